@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the next batch ready: a thread of its own gathers and normalizes the images of this rank's replicas for the step
+// after the one being computed. What it yields is a pure function of (settings, seed, epoch, step, replica).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/epoch_order.hpp"
+#include "data/image_dataset.hpp"
+
+namespace holdfast::data {
+
+/// Per-channel mean and standard deviation of pixels scaled to [0, 1].
+struct Normalization {
+    std::vector<float> mean;
+    std::vector<float> stddev;
+};
+
+/// CIFAR-10's training set. Source: reference recipe, torchvision transforms.Normalize arguments.
+Normalization cifar10_normalization();
+
+/// Writes (pixel / 255 - mean) / stddev in float32, the very bits of torchvision's ToTensor + Normalize.
+/// pixels_CHW and out_CHW have shape.num_values() elements.
+void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Normalization const& normalization,
+               std::span<float> out_CHW);
+
+struct ReplicaBatch {
+    std::vector<std::int64_t> samples;  ///< sample numbers, in order; may be empty
+    std::vector<float> images_NCHW;
+    std::vector<std::int64_t> labels_N;
+};
+
+struct StepBatch {
+    std::int64_t step = 0;           ///< global step, counted over all epochs
+    std::int64_t global_samples = 0; ///< samples of this step over all replicas
+    std::vector<ReplicaBatch> replicas;  ///< of the local range, in order
+};
+
+struct LoaderPlan {
+    std::uint64_t seed = 0;
+    int num_replicas = 1;
+    std::int64_t batch_size = 1;  ///< per replica
+    Tail tail = Tail::exact;
+    int first_replica = 0;  ///< local range [first_replica, end_replica)
+    int end_replica = 1;
+    std::int64_t first_step = 0;  ///< global steps [first_step, end_step) will be asked for, in order
+    std::int64_t end_step = 0;
+};
+
+class BatchLoader {
+  public:
+    /// `dataset` must outlive the loader.
+    BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan);
+    ~BatchLoader();
+    BatchLoader(BatchLoader const&) = delete;
+    BatchLoader& operator=(BatchLoader const&) = delete;
+
+    /// The batch of the next step; valid until the next call. Rethrows what went wrong in the loading thread.
+    StepBatch const& next();
+    /// Seconds the last next() had to wait.
+    double last_wait_s() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace holdfast::data
