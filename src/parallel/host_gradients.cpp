@@ -59,7 +59,11 @@ HostGradients::HostGradients(Communicator const& communicator, ExchangeConfig co
           return HostSharedMemory::collective_allocate(
               communicator, page_bytes + num_buffers * buffer_stride_floats_ * sizeof(float));
       }()),
-      barrier_(reinterpret_cast<HostBarrier::Words*>(memory_.bytes().data()), communicator.local_size()) {}
+      barrier_(reinterpret_cast<HostBarrier::Words*>(memory_.bytes().data()), communicator.local_size()) {
+    for (int local = 0; local < communicator.local_size(); ++local)
+        for (PartialSum const& sum : plans_[static_cast<std::size_t>(first_rank_ + local)].partial_sums)
+            partial_sum_data_.push_back(buffer_of(first_rank_ + local, sum.buffer).data());
+}
 
 std::span<float> HostGradients::buffer(int index) const { return buffer_of(rank_, index); }
 
@@ -67,15 +71,6 @@ std::span<float> HostGradients::buffer_of(int rank, int index) const {
     std::size_t const number =
         first_buffer_[static_cast<std::size_t>(rank - first_rank_)] + static_cast<std::size_t>(index);
     return memory_.floats().subspan(page_bytes / sizeof(float) + number * buffer_stride_floats_, num_floats_);
-}
-
-void HostGradients::set_sources(TreeSum& sum, int first_source) const {
-    int source = first_source;
-    for (std::size_t local = 0; local < first_buffer_.size(); ++local) {
-        int const rank = first_rank_ + static_cast<int>(local);
-        for (PartialSum const& partial : plans_[static_cast<std::size_t>(rank)].partial_sums)
-            sum.set_source(source++, buffer_of(rank, partial.buffer).data());
-    }
 }
 
 ElementRange element_chunk(std::size_t num_floats, int index, int num_parts) {

@@ -24,10 +24,9 @@ class HostGradients {
     std::span<float> buffer(int index) const;
     HostBarrier const& barrier() const { return barrier_; }
 
-    /// The partial sums of all ranks of this host, ascending, as the sources [0, size) of a TreeSum.
+    /// The partial sums of all ranks of this host, ascending, and where they lie.
     std::vector<ReplicaRange> const& partial_sums() const { return partial_sums_; }
-    /// Sets sources [first_source, first_source + partial_sums().size()).
-    void set_sources(TreeSum& sum, int first_source = 0) const;
+    float const* partial_sum_data(std::size_t index) const { return partial_sum_data_[index]; }
 
   private:
     std::span<float> buffer_of(int rank, int index) const;
@@ -39,6 +38,7 @@ class HostGradients {
     std::vector<BufferPlan> plans_;            ///< by rank of the launch
     std::vector<std::size_t> first_buffer_;    ///< by local rank
     std::vector<ReplicaRange> partial_sums_;
+    std::vector<float const*> partial_sum_data_;
     HostSharedMemory memory_;
     HostBarrier barrier_;
 };

@@ -63,6 +63,9 @@ class TreeSum {
     /// The sum of elements [offset, offset + count), count <= max_block_floats. It lies in `out` if given, otherwise in
     /// memory of this object, valid until the next call, or in the source itself if that is the whole node.
     std::span<float const> block(std::size_t offset, std::size_t count, float* out = nullptr);
+    std::size_t num_sources() const { return sources_.size(); }
+    /// Whether the node is one source as it lies, so that there is nothing to add.
+    bool is_source() const { return adds_.empty(); }
 
   private:
     struct Source {

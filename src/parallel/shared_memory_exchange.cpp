@@ -9,7 +9,8 @@ SharedMemoryExchange::SharedMemoryExchange(Communicator const& communicator, Exc
     : gradients_(communicator, config),
       sum_(config.num_replicas, {0, config.num_replicas}, gradients_.partial_sums()),
       mine_(element_chunk(config.num_floats, communicator.rank(), communicator.size())) {
-    gradients_.set_sources(sum_);
+    for (std::size_t i = 0; i < gradients_.partial_sums().size(); ++i)
+        sum_.set_source(static_cast<int>(i), gradients_.partial_sum_data(i));
 }
 
 void SharedMemoryExchange::reduce(Consume const& consume) {

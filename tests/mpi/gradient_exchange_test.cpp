@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "parallel/host_shared_memory.hpp"
-#include "parallel/shared_memory_exchange.hpp"
+#include "parallel/mpi_exchange.hpp"
 #include "support/gradient_leaves.hpp"
 
 namespace holdfast::parallel {
@@ -57,6 +57,39 @@ TEST(GradientExchange, OnOneHostEveryNumberOfReplicasAndSlots) {
     if (world.num_hosts() > 1) GTEST_SKIP() << "runs on several machines";
     for (int replicas = 1; replicas <= 9; ++replicas)
         for (int slots : {1, 2, 8}) check_exchange(world, {replicas, 16 * 999, slots}, collective_make_exchange);
+}
+
+/// Sizes of the hosts, in turn, as long as there are ranks: {1, 3} is hosts of 1, 3, 1, 3 ... ranks.
+HostOf hosts_of_sizes(std::vector<int> const& sizes) {
+    return [sizes](int world_rank) {
+        int host = 0;
+        for (int first = 0;; ++host) {
+            first += sizes[static_cast<std::size_t>(host) % sizes.size()];
+            if (world_rank < first) return host;
+        }
+    };
+}
+
+TEST(GradientExchange, BetweenHostsOfAnySizes) {
+    for (std::vector<int> const& sizes :
+         {std::vector{1}, std::vector{2}, std::vector{3}, std::vector{1, 3}, std::vector{3, 1, 2}, std::vector{4, 1}}) {
+        Communicator const world = Communicator::collective_world(hosts_of_sizes(sizes));
+        // Pieces so small that there are many rounds, also incomplete ones.
+        auto const make = [](Communicator const& communicator, ExchangeConfig const& config) {
+            return std::make_unique<MpiExchange>(communicator, config, 256);
+        };
+        for (int replicas = 4; replicas <= 9; ++replicas) {
+            check_exchange(world, {replicas, 16 * 299, 1}, make);
+            check_exchange(world, {replicas, 16 * 99, 8}, collective_make_exchange);
+        }
+        check_exchange(world, {24, 16 * 99, 2}, make);
+        check_exchange(world, {6, 16, 1}, make);
+    }
+}
+
+TEST(GradientExchange, BetweenHostsThatTheRanksWereDealtTo) {
+    Communicator const world = Communicator::collective_world([](int rank) { return rank % 2; });
+    for (int replicas : {6, 7}) check_exchange(world, {replicas, 4096, 1}, collective_make_exchange);
 }
 
 TEST(GradientExchange, RanksMayHaveDifferentSlots) {
