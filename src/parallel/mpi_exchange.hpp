@@ -17,6 +17,8 @@ namespace holdfast::parallel {
 
 class MpiExchange : public GradientExchange {
   public:
+    /// 1 MB: against MPI_Allreduce, the best of 32 KB to 4 MB at 2 and 4 ranks on one machine, each a host of its own
+    /// (benchmarks/exchange).
     static constexpr std::size_t default_piece_floats = std::size_t{1} << 18;
 
     /// Collective. Keeps a reference to the communicator's handles, so the communicator must live longer.
