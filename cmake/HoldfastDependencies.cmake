@@ -2,6 +2,8 @@
 set(MPI_CXX_SKIP_MPICXX ON)  # only libmpi: the C++ bindings are gone from MPI
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C CXX)
+# Also for who links only the C library from C++: mpi.h otherwise declares the bindings of libmpi_cxx.
+set_property(TARGET MPI::MPI_C APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 set(HDF5_PREFER_PARALLEL OFF)
 find_package(HDF5 1.10 REQUIRED COMPONENTS C HL)
 find_package(CLI11 2.1 REQUIRED)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fixed order of summation. node(lo, hi) = node(lo, mid) + node(mid, hi), mid = lo + (hi - lo) / 2, over replica numbers:
 // fp32 addition is commutative bit for bit but not associative, so a fixed tree is all it takes for equal bits on any number
-// of ranks. Pure functions; no memory, no MPI.
+// of ranks. Plans are pure functions; TreeSum adds blocks that stay in cache. No MPI.
 #pragma once
 
 #include <cstddef>
@@ -46,5 +46,40 @@ enum class Merge {
 
 /// Pure function. `slots` replicas run at the same time.
 BufferPlan make_buffer_plan(int num_replicas, ReplicaRange range, int slots, Merge merge);
+
+/// The largest tree nodes that lie inside `range`, ascending: what is left of it when everything possible is added up.
+std::vector<ReplicaRange> maximal_nodes(int num_replicas, ReplicaRange range);
+
+/// Finishes one tree node from smaller ones that lie in memory, block by block.
+class TreeSum {
+  public:
+    /// Largest block: 16 KB of floats. Inputs stream through, intermediate sums stay in the first-level cache.
+    static constexpr std::size_t max_block_floats = 4096;
+
+    /// `sources` cover `node` without overlap, each a node of the tree over num_replicas.
+    TreeSum(int num_replicas, ReplicaRange node, std::vector<ReplicaRange> const& sources);
+    /// Element e of the source is data[e - first_element].
+    void set_source(int index, float const* data, std::size_t first_element = 0);
+    /// The sum of elements [offset, offset + count), count <= max_block_floats. It lies in `out` if given, otherwise in
+    /// memory of this object, valid until the next call, or in the source itself if that is the whole node.
+    std::span<float const> block(std::size_t offset, std::size_t count, float* out = nullptr);
+    std::size_t num_sources() const { return sources_.size(); }
+    /// Whether the node is one source as it lies, so that there is nothing to add.
+    bool is_source() const { return adds_.empty(); }
+
+  private:
+    struct Source {
+        float const* data = nullptr;
+        std::size_t first_element = 0;
+    };
+    struct Add {  ///< operands below sources_.size() are sources, the others intermediate sums
+        int left = 0;
+        int right = 0;
+        int result = 0;
+    };
+    std::vector<Source> sources_;
+    std::vector<Add> adds_;
+    std::vector<float> intermediate_;
+};
 
 }  // namespace holdfast::parallel

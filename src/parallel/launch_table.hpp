@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who runs where: the table printed at the start, and what in it deserves a warning. Wrong binding and ranks that all landed
+// on one host are the usual reasons for a slow run, and nothing else shows them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.hpp"
+#include "parallel/replica_range.hpp"
+
+namespace holdfast::parallel {
+
+struct LaunchRow {
+    int host = 0;
+    std::string host_name;
+    std::string device;      ///< "cpu", "GPU 3 (NVIDIA H200)"
+    std::vector<int> cores;  ///< the rank may run on these, ascending
+    int machine_cores = 0;   ///< online on its host
+    ReplicaRange replicas;
+};
+
+struct LaunchTable {
+    std::vector<LaunchRow> rows;  ///< by rank
+
+    std::string text() const;
+    std::vector<std::string> warnings() const;
+    /// Cores that any rank of the host may use. On a cluster a rank's mask is often all of its host's cores, so masks overlap.
+    int num_cores_of_host(int host) const;
+    int num_replicas_of_host(int host) const;
+    /// Default of --threads: cores of the host / replicas there, at least 1; the least over the hosts.
+    int default_threads_per_replica() const;
+};
+
+/// Collective.
+LaunchTable collective_launch_table(Communicator const& communicator, std::string const& device, int num_replicas);
+
+}  // namespace holdfast::parallel
