@@ -4,7 +4,7 @@
 // Our own bugs are assert()s; require() is for everything that comes from outside.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <stdexcept>
 #include <string>

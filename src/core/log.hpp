@@ -3,7 +3,7 @@
 // Information goes to stdout, warnings and errors to stderr, and all of it into the log file once there is a run directory.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <string_view>

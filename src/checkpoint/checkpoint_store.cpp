@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_store.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string>
+
+#include "checkpoint/checkpoint_image.hpp"
+#include "checkpoint/durable_file.hpp"
+#include "core/log.hpp"
+
+namespace holdfast::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int min_kept = 2;  // the newest can turn out damaged
+
+/// The step in "step-000000001234.h5", nothing for every other name.
+std::optional<std::int64_t> step_in_name(std::string_view name) {
+    constexpr std::string_view prefix = "step-", suffix = ".h5";
+    if (!name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
+    name = name.substr(prefix.size(), name.size() - std::min(name.size(), prefix.size() + suffix.size()));
+    std::int64_t step = 0;
+    auto const [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+    bool const all_digits = error == std::errc{} && end == name.data() + name.size() && name.front() != '-';
+    return name.size() >= 12 && all_digits ? std::optional(step) : std::nullopt;
+}
+
+std::vector<fs::path> files_in(fs::path const& folder) {
+    std::vector<fs::path> files;
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+        files.push_back(it->path());
+    }
+    require(!error || error == std::errc::no_such_file_or_directory, ExitCode::retry, "cannot list {}: {}", folder.string(),
+            error.message());
+    return files;
+}
+
+CheckpointFile open_as_step(std::vector<std::byte> bytes, CheckpointStore::Entry const& entry) {
+    CheckpointFile file(std::move(bytes), entry.path.string());
+    std::int64_t const step = file.integer(step_path);
+    require(step == entry.step, ExitCode::do_not_requeue, "{}: holds step {}, another one than its name says", file.name(), step);
+    return file;
+}
+
+struct Attempt {
+    std::optional<std::vector<std::byte>> good;
+    std::string complaint;
+    Digest digest;  ///< of what was read, to tell whether two reads agree
+};
+
+/// Damage is an answer here; everything else that is wrong throws.
+Attempt attempt(CheckpointStore::Entry const& entry) {
+    Attempt result;
+    try {
+        std::vector<std::byte> bytes = read_file(entry.path, max_checkpoint_bytes);
+        result.digest = digest_of(bytes);
+        result.good = open_as_step(std::move(bytes), entry).take_bytes();
+    } catch (NewerFormatError const&) {
+        throw;
+    } catch (Error const& error) {
+        if (error.code() != ExitCode::do_not_requeue) throw;
+        result.complaint = error.what();
+    }
+    return result;
+}
+
+void quarantine(fs::path const& path) {
+    fs::path target = path;
+    target += ".bad";
+    if (::rename(path.c_str(), target.c_str()) != 0) {
+        log::warning("cannot rename {} to {}: {}", path.string(), target.string(), std::strerror(errno));
+    } else {
+        log::warning("renamed {} to {}", path.string(), target.filename().string());
+    }
+}
+
+}  // namespace
+
+fs::path CheckpointStore::path_of(std::int64_t step) const { return folder_ / fmt::format("step-{:012d}.h5", step); }
+
+std::vector<CheckpointStore::Entry> CheckpointStore::list() const {
+    std::vector<Entry> entries;
+    for (fs::path const& path : files_in(folder_)) {
+        if (auto const step = step_in_name(path.filename().string())) entries.push_back({*step, path});
+    }
+    std::sort(entries.begin(), entries.end(), [](Entry const& a, Entry const& b) { return a.step > b.step; });
+    return entries;
+}
+
+std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles damaged) {
+    std::vector<fs::path> surely_bad;
+    int num_skipped = 0;
+    for (Entry const& entry : list()) {
+        Attempt result = attempt(entry);
+        if (!result.good) {
+            Attempt second = attempt(entry);
+            if (!second.good) {
+                log::warning("skipped a checkpoint: {}", second.complaint);
+                if (second.digest == result.digest) surely_bad.push_back(entry.path);
+                ++num_skipped;
+                continue;
+            }
+            log::warning("{} verified only on the second read; check the disk", entry.path.string());
+            result = std::move(second);
+        }
+        good_steps_.insert(entry.step);
+        // Only now: while nothing good is found, a person may still want to look at these under their own names.
+        if (damaged == DamagedFiles::quarantine) std::for_each(surely_bad.begin(), surely_bad.end(), quarantine);
+        return StoredCheckpoint{entry.path, entry.step, std::move(*result.good)};
+    }
+    auto const files = files_in(folder_);
+    auto const num_bad = std::count_if(files.begin(), files.end(), [](fs::path const& path) { return path.extension() == ".bad"; });
+    require(num_skipped == 0 && num_bad == 0, ExitCode::do_not_requeue,
+            "{}: none of the {} checkpoints verifies (a fresh start would silently give up the run); restore one, or start anew "
+            "in another --run folder",
+            folder_.string(), num_skipped + num_bad);
+    return std::nullopt;
+}
+
+std::vector<std::byte> CheckpointStore::read(fs::path const& path) {
+    return CheckpointFile(read_file(path, max_checkpoint_bytes), path.string()).take_bytes();
+}
+
+bool CheckpointStore::is_good(Entry const& entry) {
+    if (good_steps_.contains(entry.step)) return true;
+    bool const good = attempt(entry).good.has_value();
+    if (good) good_steps_.insert(entry.step);
+    return good;
+}
+
+void CheckpointStore::commit(std::int64_t step, std::span<std::byte const> bytes, fs::path const& temp_dir,
+                             std::function<void()> const& before_rename) try {
+    if (fs::create_directory(folder_)) sync_folder(folder_.parent_path());
+    Entry const entry{step, path_of(step)};
+    if (fs::exists(entry.path)) {
+        if (auto const existing = attempt(entry).good) {
+            CheckpointFile const mine({bytes.begin(), bytes.end()}, "the new checkpoint");
+            if (CheckpointFile(*existing, entry.path.string()).state_digest() == mine.state_digest()) {
+                good_steps_.insert(step);
+                return;
+            }
+            log::warning("{} holds another state of step {} and is replaced", entry.path.string(), step);
+        }
+    }
+    replace_file_durably(entry.path, bytes, temp_dir, before_rename);
+    good_steps_.insert(step);
+} catch (Error const& error) {
+    throw Error(error.code(), fmt::format("the checkpoint of step {} was not saved: {}", step, error.what()));
+} catch (fs::filesystem_error const& error) {
+    fail(ExitCode::retry, "the checkpoint of step {} was not saved: {}", step, error.what());
+}
+
+void CheckpointStore::prune(int keep) {
+    int num_good = 0;
+    for (Entry const& entry : list()) {
+        if (num_good < std::max(keep, min_kept)) {
+            if (is_good(entry)) ++num_good;
+        } else if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT) {
+            log::warning("cannot delete the old checkpoint {}: {}", entry.path.string(), std::strerror(errno));
+        } else {
+            good_steps_.erase(entry.step);
+        }
+    }
+}
+
+}  // namespace holdfast::checkpoint
