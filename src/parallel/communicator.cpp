@@ -169,7 +169,7 @@ void Communicator::agree_ok(std::exception_ptr local_error) const {
     }
     int code = static_cast<int>(failure.code);
     broadcast(std::as_writable_bytes(std::span(&code, 1)), first);
-    throw Error(static_cast<ExitCode>(code), broadcast(failure.message, first));
+    throw AgreedError(static_cast<ExitCode>(code), broadcast(failure.message, first));
 }
 
 void Communicator::agree(std::function<void()> const& action) const {
