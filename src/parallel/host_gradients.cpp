@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t cache_line_floats = 16;
 
-/// Collective: the plans of all ranks, the same on all of them.
+}  // namespace
+
 std::vector<BufferPlan> collective_plans(Communicator const& communicator, ExchangeConfig const& config) {
     require(config.num_floats % cache_line_floats == 0 && config.slots >= 1, ExitCode::internal_error,
             "an exchange of {} floats with {} slots (it needs a multiple of {}, and a slot)", config.num_floats,
@@ -37,8 +38,6 @@ std::vector<BufferPlan> collective_plans(Communicator const& communicator, Excha
         plans.push_back(make_buffer_plan(config.num_replicas, ranges[r], slots[r], all_fit ? Merge::none : Merge::early));
     return plans;
 }
-
-}  // namespace
 
 HostGradients::HostGradients(Communicator const& communicator, ExchangeConfig const& config)
     : rank_(communicator.rank()),

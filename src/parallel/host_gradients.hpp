@@ -15,6 +15,9 @@
 
 namespace holdfast::parallel {
 
+/// Collective. What every rank of the launch does, by rank, the same on all of them. Throws if they mean different gradients.
+std::vector<BufferPlan> collective_plans(Communicator const& communicator, ExchangeConfig const& config);
+
 class HostGradients {
   public:
     /// Collective.

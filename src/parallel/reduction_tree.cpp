@@ -101,6 +101,23 @@ std::vector<ReplicaRange> maximal_nodes(int num_replicas, ReplicaRange range) {
     return nodes;
 }
 
+std::vector<std::int16_t> postfix_order(int num_replicas, std::vector<ReplicaRange> const& sources) {
+    std::vector<std::int16_t> order;
+    auto const append = [&](auto const& self, int lo, int hi) -> void {
+        auto const source = std::ranges::find(sources, ReplicaRange{lo, hi});
+        if (source != sources.end()) {
+            order.push_back(static_cast<std::int16_t>(source - sources.begin()));
+            return;
+        }
+        assert(hi - lo > 1);
+        self(self, lo, middle(lo, hi));
+        self(self, middle(lo, hi), hi);
+        order.push_back(-1);
+    };
+    append(append, 0, num_replicas);
+    return order;
+}
+
 TreeSum::TreeSum(int num_replicas, ReplicaRange node, std::vector<ReplicaRange> const& sources)
     : sources_(sources.size()) {
     assert(is_node(num_replicas, node.begin, node.end));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,9 @@ BufferPlan make_buffer_plan(int num_replicas, ReplicaRange range, int slots, Mer
 
 /// The largest tree nodes that lie inside `range`, ascending: what is left of it when everything possible is added up.
 std::vector<ReplicaRange> maximal_nodes(int num_replicas, ReplicaRange range);
+
+/// The whole tree from `sources`, which cover all replicas: i >= 0 takes source i, -1 adds the two sums before it.
+std::vector<std::int16_t> postfix_order(int num_replicas, std::vector<ReplicaRange> const& sources);
 
 /// Finishes one tree node from smaller ones that lie in memory, block by block.
 class TreeSum {
