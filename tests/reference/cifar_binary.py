@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10's official binary layout: writes small random sets in it and reads them as PyTorch would train on them.
+"""CIFAR-10's official binary layout: writes small random sets in it and reads them as PyTorch would train
+on them.
 
-Layout: data_batch_1.bin ... data_batch_5.bin and test_batch.bin, 10,000 records each, a record is one label byte and 3,072
-pixel bytes (CHW). Source: https://www.cs.toronto.edu/~kriz/cifar.html
+Layout: data_batch_1.bin ... data_batch_5.bin and test_batch.bin, 10,000 records each, a record is one label
+byte and 3,072 pixel bytes (CHW). Source: https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
 from pathlib import Path
@@ -21,7 +22,9 @@ STDDEV = (0.24703233, 0.24348505, 0.26158768)
 
 
 def write_random_set(folder: Path, num_train: int, num_test: int, seed: int = 2024) -> Path:
-    """Random images up front; the rest of each file is a hole of zeros, so the full layout costs little space."""
+    """Random images up front; the rest of each file is a hole of zeros, so the full layout costs little
+    space.
+    """
     assert num_train <= RECORDS_PER_FILE and num_test <= RECORDS_PER_FILE
     folder.mkdir(parents=True, exist_ok=True)
     generator = numpy.random.default_rng(seed)

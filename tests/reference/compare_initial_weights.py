@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holdfast's first weights are those of torch.manual_seed and torchvision, and so are all names and shapes."""
+"""The first weights are those of torch.manual_seed and torchvision, and so are all names and shapes."""
 
 from pathlib import Path
 
@@ -20,8 +20,18 @@ def arrays_of(network) -> dict[str, numpy.ndarray]:
 
 def initial_state(holdfast, folder: Path, model: str, width: int, seed: int) -> dict[str, numpy.ndarray]:
     run = folder / f"{model}-{width}-{seed}"
-    holdfast.train(data=folder / "data", run=run, model=model, width=width, seed=seed, threads=1, batch_size=8,
-                   limit_train=16, limit_test=8, max_steps=0)
+    holdfast.train(
+        data=folder / "data",
+        run=run,
+        model=model,
+        width=width,
+        seed=seed,
+        threads=1,
+        batch_size=8,
+        limit_train=16,
+        limit_test=8,
+        max_steps=0,
+    )
     return holdfast_program.read_checkpoint(holdfast_program.newest_checkpoint(run), "model", "buffers")
 
 
@@ -31,14 +41,16 @@ def check_own_module(comparison, model: str, seed: int) -> None:
     except ImportError:
         print("NOTE: torchvision is not installed; its names are compared through resnet_cifar.py only")
         return
-    ours, theirs = resnet_cifar.make_resnet(model, 64, seed), resnet_cifar.make_torchvision_resnet(model, seed)
+    ours, theirs = (
+        resnet_cifar.make_resnet(model, 64, seed),
+        resnet_cifar.make_torchvision_resnet(model, seed),
+    )
     comparison.arrays(f"resnet_cifar.py = torchvision, {model}", arrays_of(ours), arrays_of(theirs))
     comparison.check("same order", list(ours.state_dict()) == list(theirs.state_dict()))
 
 
 def main() -> None:
-    holdfast = holdfast_program.Holdfast(
-        holdfast_program.argument_parser(__doc__).parse_args().holdfast)
+    holdfast = holdfast_program.Holdfast(holdfast_program.argument_parser(__doc__).parse_args().holdfast)
     comparison = holdfast_program.Comparison.of(holdfast)
     with holdfast_program.scratch_folder() as name:
         folder = Path(name)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples each replica reads in each step, read from --log-indices, equals PyTorch's DistributedSampler (--tail pad) and
-a strided split of torch.randperm that neither pads nor drops (--tail exact)."""
+"""Which samples each replica reads in each step, read from --log-indices, equals PyTorch's
+DistributedSampler (--tail pad) and a strided split of torch.randperm that neither pads nor drops (--tail
+exact).
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +36,9 @@ def padded_batches(size: int, seed: int, epoch: int, replica: int) -> list[list[
 def exact_batches(size: int, seed: int, epoch: int, replica: int) -> list[list[int]]:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     global_batch = NUM_REPLICAS * BATCH_SIZE
-    return [order[first : first + global_batch][replica::NUM_REPLICAS] for first in range(0, size, global_batch)]
+    return [
+        order[first : first + global_batch][replica::NUM_REPLICAS] for first in range(0, size, global_batch)
+    ]
 
 
 EXPECTED = {"pad": padded_batches, "exact": exact_batches}
@@ -61,24 +65,40 @@ def expected_samples(tail: str, size: int, seed: int) -> dict[tuple[int, int, in
 def run_and_compare(holdfast, folder: Path, tail: str, size: int, seed: int) -> tuple[str, str]:
     run = folder / f"{tail}-{size}-{seed}"
     log = folder / f"{run.name}.jsonl"
-    holdfast.train(data=folder / "data", run=run, model="resnet18", width=1, threads=1, lr=1e-3, replicas=NUM_REPLICAS,
-                   batch_size=BATCH_SIZE, epochs=NUM_EPOCHS, seed=seed, limit_train=size, limit_test=2, tail=tail,
-                   log_indices=log)
+    holdfast.train(
+        data=folder / "data",
+        run=run,
+        model="resnet18",
+        width=1,
+        threads=1,
+        lr=1e-3,
+        replicas=NUM_REPLICAS,
+        batch_size=BATCH_SIZE,
+        epochs=NUM_EPOCHS,
+        seed=seed,
+        limit_train=size,
+        limit_test=2,
+        tail=tail,
+        log_indices=log,
+    )
     logged, expected = logged_samples(log), expected_samples(tail, size, seed)
     different = sorted(key for key in logged.keys() | expected.keys() if logged.get(key) != expected.get(key))
     name = f"{size} samples, seed {seed}, --tail {tail}"
     if not different:
         return name, ""
     key = different[0]
-    return name, (f"{len(different)} of {len(expected)} batches differ, first (epoch, step, replica) = {key}: "
-                  f"{logged.get(key)} in place of {expected.get(key)}")
+    return name, (
+        f"{len(different)} of {len(expected)} batches differ, first (epoch, step, replica) = {key}: "
+        f"{logged.get(key)} in place of {expected.get(key)}"
+    )
 
 
 def main() -> None:
-    holdfast = holdfast_program.Holdfast(
-        holdfast_program.argument_parser(__doc__).parse_args().holdfast)
+    holdfast = holdfast_program.Holdfast(holdfast_program.argument_parser(__doc__).parse_args().holdfast)
     comparison = holdfast_program.Comparison(exact=True)  # integers: equal with any version of torch
-    cases = [("pad", size, seed) for size, seed in product(SIZES, SEEDS)] + [("exact", size, 1) for size in SIZES[:3]]
+    cases = [("pad", size, seed) for size, seed in product(SIZES, SEEDS)] + [
+        ("exact", size, 1) for size in SIZES[:3]
+    ]
     with holdfast_program.scratch_folder() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
         cifar_binary.write_random_set(folder / "data", num_train=max(SIZES), num_test=2)

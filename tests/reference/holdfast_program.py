@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Holdfast program for the comparisons with PyTorch and reads what it wrote.
 
-Imported first by every compare_*.py: where PyTorch is not installed, the comparison exits with 77 (skipped, for CTest).
+Imported first by every compare_*.py: where PyTorch is not installed, the comparison exits with 77 (skipped,
+for CTest).
 """
 
 import argparse
@@ -26,7 +27,9 @@ try:
     import numpy
     import torch
 except ImportError as error:
-    skip(f"{error}; the comparison with PyTorch needs a Python with torch, numpy and h5py (set HOLDFAST_PYTHON)")
+    skip(
+        f"{error}; the comparison with PyTorch needs a Python with torch, numpy and h5py (set HOLDFAST_PYTHON)"
+    )
 
 
 class Holdfast:
@@ -37,8 +40,17 @@ class Holdfast:
 
     def train(self, ranks: int = 1, **settings) -> None:
         """Settings are options of `holdfast train`: limit_train=100 is --limit-train 100."""
-        options = [part for name, value in settings.items() for part in ("--" + name.replace("_", "-"), str(value))]
-        command = [os.environ.get("MPIEXEC", "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+        options = [
+            part for name, value in settings.items() for part in ("--" + name.replace("_", "-"), str(value))
+        ]
+        command = [
+            os.environ.get("MPIEXEC", "mpirun"),
+            "-np",
+            str(ranks),
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+        ]
         command += [str(self.binary), "train", "--device", "cpu", "--progress", "never", *options]
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         done = subprocess.run(
@@ -70,14 +82,18 @@ def read_checkpoint(path: Path, *groups: str) -> dict[str, numpy.ndarray]:
 
 
 def read_steps(run: Path) -> list[dict]:
-    """Rows of metrics.jsonl in the order of steps. The last row of a step counts: an earlier one is discarded work."""
+    """Rows of metrics.jsonl in the order of steps. The last row of a step counts: an earlier one is
+    discarded work.
+    """
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = {row["step"]: row for row in rows if row["kind"] == "step"}
     return [steps[step] for step in sorted(steps)]
 
 
 class Comparison:
-    """Collects what differs. With the same torch library bits have to be equal, otherwise values to within 1e-5."""
+    """Collects what differs. With the same torch library bits have to be equal, otherwise values to within
+    1e-5.
+    """
 
     TOLERANCE = 1e-5
 
@@ -101,18 +117,33 @@ class Comparison:
         self.num_failed += not ok
 
     def arrays(self, name: str, ours: dict[str, numpy.ndarray], theirs: dict[str, numpy.ndarray]) -> None:
-        """Equal names, shapes, types and values. +0 and -0 are the same value: no result can tell them apart."""
-        self.check(f"{name}, names", ours.keys() == theirs.keys(), f"{len(ours)}" if ours.keys() == theirs.keys() else
-                   f"in one only: {sorted(ours.keys() ^ theirs.keys())}")
+        """Equal names, shapes, types and values. +0 and -0 are the same value: no result can tell them
+        apart.
+        """
+        self.check(
+            f"{name}, names",
+            ours.keys() == theirs.keys(),
+            f"{len(ours)}"
+            if ours.keys() == theirs.keys()
+            else f"in one only: {sorted(ours.keys() ^ theirs.keys())}",
+        )
         shared = sorted(ours.keys() & theirs.keys())
-        forms = [key for key in shared if (ours[key].shape, ours[key].dtype) != (theirs[key].shape, theirs[key].dtype)]
+        forms = [
+            key
+            for key in shared
+            if (ours[key].shape, ours[key].dtype) != (theirs[key].shape, theirs[key].dtype)
+        ]
         self.check(f"{name}, shapes and types", not forms, f"differ: {forms[:5]}" if forms else "")
         different = [key for key in shared if key not in forms and not self._equal(ours[key], theirs[key])]
         worst = max((float(numpy.max(numpy.abs(ours[key] - theirs[key]))) for key in different), default=0.0)
         how = "bit for bit" if self.exact else f"within {self.TOLERANCE}"
-        self.check(f"{name}, values {how}", not different,
-                   f"{len(different)} of {len(shared)} differ, by up to {worst:g}, first {different[0]}" if different else
-                   f"{sum(ours[key].size for key in shared)} values")
+        self.check(
+            f"{name}, values {how}",
+            not different,
+            f"{len(different)} of {len(shared)} differ, by up to {worst:g}, first {different[0]}"
+            if different
+            else f"{sum(ours[key].size for key in shared)} values",
+        )
 
     def _equal(self, ours: numpy.ndarray, theirs: numpy.ndarray) -> bool:
         if self.exact:
@@ -127,7 +158,9 @@ class Comparison:
 def argument_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     default = Path(__file__).resolve().parents[2] / "build" / "bin" / "holdfast"
-    parser.add_argument("--holdfast", type=Path, default=default, help="the program to compare (default: %(default)s)")
+    parser.add_argument(
+        "--holdfast", type=Path, default=default, help="the program to compare (default: %(default)s)"
+    )
     return parser
 
 

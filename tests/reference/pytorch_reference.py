@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The run that Holdfast must equal, in plain PyTorch: one process, or one process per replica with DistributedDataParallel over
-gloo. Starts from the weights of a Holdfast checkpoint and writes losses, learning rates and the final state to an .npz file.
+"""The run that Holdfast must equal, in plain PyTorch: one process, or one process per replica with
+DistributedDataParallel over gloo. Starts from the weights of a Holdfast checkpoint and writes losses,
+learning rates and the final state to an .npz file.
 """
 
 import argparse
@@ -45,7 +46,9 @@ def load_weights(network: nn.Module, checkpoint: Path) -> None:
     assert weights.keys() == expected, f"{checkpoint}: other names: {sorted(weights.keys() ^ expected)}"
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            assert parameter.shape == weights[name].shape, f"{checkpoint}: {name} has shape {weights[name].shape}"
+            assert parameter.shape == weights[name].shape, (
+                f"{checkpoint}: {name} has shape {weights[name].shape}"
+            )
             parameter.copy_(weights[name])
 
 
@@ -92,7 +95,11 @@ def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, 
         optimizer.step()
         losses.append(mean_over_replicas(loss, len(samples)))
 
-    return {"losses": numpy.array(losses, numpy.float32), "lrs": numpy.array(rates), **final_state(network, optimizer)}
+    return {
+        "losses": numpy.array(losses, numpy.float32),
+        "lrs": numpy.array(rates),
+        **final_state(network, optimizer),
+    }
 
 
 def final_state(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, numpy.ndarray]:
@@ -106,7 +113,9 @@ def final_state(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     return state
 
 
-def replica_process(rank: int, recipe: Recipe, meeting_point: str, checkpoint: Path, data: Path, output: Path) -> None:
+def replica_process(
+    rank: int, recipe: Recipe, meeting_point: str, checkpoint: Path, data: Path, output: Path
+) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=recipe.replicas
@@ -131,7 +140,9 @@ def run(recipe: Recipe, checkpoint: Path, data: Path, output: Path) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, required=True, help="Holdfast checkpoint to take the weights from")
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, help="Holdfast checkpoint to take the weights from"
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10's binary files")
     parser.add_argument("--output", type=Path, required=True, help=".npz file to write")
     for field in dataclasses.fields(Recipe):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchvision's ResNet-18/34 with the CIFAR stem, at any width.
 
-torchvision fixes the width at 64 channels, tests want narrow networks. At width 64 names, shapes, initial weights and outputs
-are torchvision's own (compare_initial_weights.py checks it), so the layers are constructed in torchvision's order: that
-decides which random numbers each of them draws.
+torchvision fixes the width at 64 channels, tests want narrow networks. At width 64 names, shapes, initial
+weights and outputs are torchvision's own (compare_initial_weights.py checks it), so the layers are
+constructed in torchvision's order: that decides which random numbers each of them draws.
 """
 
 import torch
