@@ -1,47 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: a log of times, losses and saves, one JSON object per line. Never cut; after an interruption steps may appear
-// twice, and the last row of a step counts. Each row has kind, launch and step.
+// metrics.jsonl: a log of what happened and how long it took, one JSON object a line. It is appended to by every launch and
+// never cut; of several rows for one step the last counts. A log that cannot be written never stops a run.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-
-#include "report/epoch_row.hpp"
+#include <nlohmann/json_fwd.hpp>
+#include <string>
 
 namespace holdfast::report {
 
-struct StepRow {
-    std::int64_t epoch = 0;
-    std::int64_t step = 0;  ///< number of the step, from 0
-    double lr = 0;
-    float loss = 0;
-    std::int64_t samples = 0;
-    std::int64_t correct = 0;
-    double step_s = 0;
-    double data_wait_s = 0;
-    double compute_s = 0;
-    double exchange_s = 0;
-};
-
-struct SaveRow {
-    std::int64_t step = 0;  ///< steps done
-    double blocked_s = 0;   ///< time training stood still
-    double durable_s = 0;   ///< time until the file was on the disk
-    std::int64_t size_bytes = 0;
-};
-
-class MetricsJsonl {
+class MetricsLog {
   public:
-    /// Appends to `path`. Throws Error(retry) if it cannot be opened.
-    MetricsJsonl(std::filesystem::path const& path, std::int64_t launch);
-    void write(StepRow const& row);    ///< {"kind":"step",...}; loss with round-trip precision
-    void write(EpochRow const& row);   ///< {"kind":"epoch",...}
-    void write(SaveRow const& row);    ///< {"kind":"save",...}
+    /// Opens for appending, completing a line that a killed launch left half written. Warns if that fails.
+    MetricsLog(std::filesystem::path const& path, std::int64_t launch);
+    ~MetricsLog();
+    MetricsLog(MetricsLog const&) = delete;
+    MetricsLog& operator=(MetricsLog const&) = delete;
+
+    /// Appends {"launch": ..., "step": ..., "event": ..., and the members of the object `fields`} in one write. Numbers that
+    /// are not finite become null. Warns the first time it fails.
+    void append(std::int64_t step, std::string const& event, nlohmann::ordered_json const& fields);
 
   private:
+    void warn_once(int error);
+
+    std::string path_;
     std::int64_t launch_;
-    std::ofstream file_;
+    int fd_ = -1;
+    bool warned_ = false;
 };
 
 }  // namespace holdfast::report

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The progress bar with the time left. Only for people: never in a log file or a batch job.
+// A bar that shows how far the epoch is, redrawn in place on stdout; for terminals only, so that log files stay clean.
 #pragma once
 
 #include <chrono>
@@ -8,26 +8,44 @@
 
 namespace holdfast::report {
 
-/// "auto" draws where the output is a terminal. Under mpirun a rank's stdout is a terminal even when mpirun writes to a file,
-/// so then mpirun's own (the parent's) stdout is asked too. `mode` is "auto", "always" or "never".
-bool should_show_progress(std::string const& mode);
+enum class ProgressMode { automatic, always, never };
 
-class Progress {
+/// Whether a bar should be drawn. Automatic: if this process's stdout and its parent's are both terminals. Under mpirun a
+/// rank's stdout is always a terminal, and only the parent (mpirun) knows where the output goes.
+bool should_show_progress(ProgressMode mode);
+
+/// Whether what `path` names (/proc/PID/fd/N) is open to a terminal.
+bool is_terminal(std::string const& path);
+
+struct ProgressState {
+    std::int64_t epoch = 0;
+    std::int64_t num_epochs = 0;
+    std::int64_t step = 0;  ///< finished steps of the epoch
+    std::int64_t num_steps = 0;
+    double images_per_s = 0;
+    double remaining_s = 0;  ///< of the epoch; negative: not known yet
+};
+
+/// "Epoch 2/15 [=======>            ]  37% | 73/196 | 817 images/s | ETA 1:02", cut to `columns`.
+std::string render_progress(ProgressState const& state, int columns);
+
+class ProgressBar {
   public:
-    Progress(bool enabled, std::int64_t first_step, std::int64_t end_step);
-    /// Redraws at most four times a second.
-    void update(std::int64_t steps_done, std::int64_t samples_of_step);
-    /// Erases the bar, so that a line can be printed.
+    explicit ProgressBar(ProgressMode mode) : enabled_(should_show_progress(mode)) {}
+    ~ProgressBar() { clear(); }
+    ProgressBar(ProgressBar const&) = delete;
+    ProgressBar& operator=(ProgressBar const&) = delete;
+
+    bool enabled() const { return enabled_; }
+    /// Draws at most ten times a second, and the epoch's last step always.
+    void update(ProgressState const& state);
+    /// Removes the bar: before every other line of output.
     void clear();
 
   private:
     bool enabled_;
-    bool is_drawn_ = false;
-    std::int64_t first_step_;
-    std::int64_t end_step_;
-    std::int64_t samples_ = 0;
-    std::chrono::steady_clock::time_point start_;
-    std::chrono::steady_clock::time_point last_drawn_;
+    bool drawn_ = false;
+    std::chrono::steady_clock::time_point last_draw_{};
 };
 
 }  // namespace holdfast::report
