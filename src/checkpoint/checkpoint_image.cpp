@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_image.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
 #include <set>
+
+#include <fmt/ranges.h>
 
 namespace holdfast::checkpoint {
 namespace {
@@ -15,13 +15,15 @@ namespace {
 using hdf5::DatasetInfo;
 using hdf5::ElementType;
 
-static_assert(std::endian::native == std::endian::little, "checkpoints hold little-endian values, copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "checkpoints hold little-endian values, copied as they are");
 
 constexpr std::string_view format_name = "holdfast-checkpoint";
 constexpr char trailer_magic[8] = {'H', 'O', 'L', 'D', 'F', 'A', 'S', 'T'};
 constexpr std::size_t digest_bytes = 16;
 
-// Trailer: magic, version, length of the HDF5 image, 24 zeros, digest of every byte of the file before the digest.
+// Trailer: magic, version, length of the HDF5 image, 24 zeros, digest of every byte of the file before the
+// digest.
 constexpr std::size_t version_at = 8;
 constexpr std::size_t length_at = 16;
 constexpr std::size_t reserved_at = 24;
@@ -35,7 +37,8 @@ std::uint64_t load_u64(std::byte const* from) {
 
 void store_u64(std::byte* to, std::uint64_t value) { std::memcpy(to, &value, sizeof value); }
 
-void store_digest(std::byte* to, Digest const& digest) {  // the order in which its hexadecimal digits are printed
+void store_digest(std::byte* to,
+                  Digest const& digest) {  // the order in which its hexadecimal digits are printed
     for (int i = 0; i < 8; ++i) {
         to[i] = static_cast<std::byte>(digest.high >> (56 - 8 * i));
         to[8 + i] = static_cast<std::byte>(digest.low >> (56 - 8 * i));
@@ -58,25 +61,31 @@ bool has_trailer(std::span<std::byte const> file) {
 
 Digest verify_trailer(std::span<std::byte const> file, std::string const& name) {
     require(has_trailer(file), ExitCode::do_not_requeue,
-            "{}: not a complete checkpoint ({} bytes, no digest trailer at the end); it was cut off or is another kind of file",
+            "{}: not a complete checkpoint ({} bytes, no digest trailer at the end); it was cut off or is "
+            "another kind of file",
             name, file.size());
     std::byte const* const trailer = file.data() + file.size() - trailer_bytes;
     Digest const digest = digest_of(file.first(file.size() - digest_bytes));
     std::byte expected[digest_bytes];
     store_digest(expected, digest);
     require(std::memcmp(expected, trailer + digest_at, digest_bytes) == 0, ExitCode::do_not_requeue,
-            "{}: damaged (the digest of its content is {}, not the one it was written with)", name, digest.hex());
+            "{}: damaged (the digest of its content is {}, not the one it was written with)", name,
+            digest.hex());
     std::uint64_t const version = load_u64(trailer + version_at);
     if (version > format_version) {
-        throw NewerFormatError(ExitCode::do_not_requeue,
-                               fmt::format("{}: checkpoint format {} is newer than this Holdfast knows ({}); use the "
-                                           "version that wrote it",
-                                           name, version, format_version));
+        throw NewerFormatError(
+            ExitCode::do_not_requeue,
+            fmt::format("{}: checkpoint format {} is newer than this Holdfast knows ({}); use the "
+                        "version that wrote it",
+                        name, version, format_version));
     }
-    bool const plausible = version == format_version && load_u64(trailer + length_at) == file.size() - trailer_bytes &&
-                           std::all_of(trailer + reserved_at, trailer + digest_at, [](std::byte b) { return b == std::byte{0}; });
-    require(plausible, ExitCode::do_not_requeue, "{}: the digest trailer contradicts the file (version {}, length {}, file of {} bytes)",
-            name, version, load_u64(trailer + length_at), file.size());
+    bool const plausible = version == format_version &&
+                           load_u64(trailer + length_at) == file.size() - trailer_bytes &&
+                           std::all_of(trailer + reserved_at, trailer + digest_at,
+                                       [](std::byte b) { return b == std::byte{0}; });
+    require(plausible, ExitCode::do_not_requeue,
+            "{}: the digest trailer contradicts the file (version {}, length {}, file of {} bytes)", name,
+            version, load_u64(trailer + length_at), file.size());
     return digest;
 }
 
@@ -86,14 +95,16 @@ bool is_under(std::string_view path, std::string_view group) {
 }
 
 bool is_under_any(std::string_view path, std::vector<std::string_view> const& groups) {
-    return std::any_of(groups.begin(), groups.end(), [&](std::string_view group) { return is_under(path, group); });
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](std::string_view group) { return is_under(path, group); });
 }
 
 std::string describe(DatasetInfo const& info) {
     return fmt::format("{} [{}]", hdf5::name_of(info.type), fmt::join(info.shape, ", "));
 }
 
-/// Reduces the kinds of field to one: a dataset and its bytes. Text is the exception, since loading resizes it.
+/// Reduces the kinds of field to one: a dataset and its bytes. Text is the exception, since loading resizes
+/// it.
 class DatasetArchive : public StateArchive {
   public:
     void field(std::string_view path, std::int64_t& value) override {
@@ -106,13 +117,16 @@ class DatasetArchive : public StateArchive {
         visit({std::string(path), ElementType::u8, {static_cast<std::int64_t>(text.size())}},
               std::as_writable_bytes(std::span(text.data(), text.size())));
     }
-    void field(std::string_view path, std::span<float> values, std::vector<std::int64_t> const& shape) override {
+    void field(std::string_view path, std::span<float> values,
+               std::vector<std::int64_t> const& shape) override {
         visit_array({std::string(path), ElementType::f32, shape}, std::as_writable_bytes(values));
     }
-    void field(std::string_view path, std::span<std::int64_t> values, std::vector<std::int64_t> const& shape) override {
+    void field(std::string_view path, std::span<std::int64_t> values,
+               std::vector<std::int64_t> const& shape) override {
         visit_array({std::string(path), ElementType::i64, shape}, std::as_writable_bytes(values));
     }
-    void field(std::string_view path, std::span<double> values, std::vector<std::int64_t> const& shape) override {
+    void field(std::string_view path, std::span<double> values,
+               std::vector<std::int64_t> const& shape) override {
         visit_array({std::string(path), ElementType::f64, shape}, std::as_writable_bytes(values));
     }
 
@@ -120,8 +134,8 @@ class DatasetArchive : public StateArchive {
     virtual void visit(DatasetInfo const& info, std::span<std::byte> content) = 0;
 
     void visit_array(DatasetInfo const& info, std::span<std::byte> content) {
-        require(content.size() == info.size_bytes(), ExitCode::internal_error, "state field {} has {} bytes but is declared {}",
-                info.path, content.size(), describe(info));
+        require(content.size() == info.size_bytes(), ExitCode::internal_error,
+                "state field {} has {} bytes but is declared {}", info.path, content.size(), describe(info));
         visit(info, content);
     }
 };
@@ -141,18 +155,24 @@ class Comparer final : public StateArchive {
         for (DatasetInfo const& info : reader.datasets()) stored_.emplace(info.path, &info);
     }
 
-    void field(std::string_view path, std::int64_t&) override { compare({std::string(path), ElementType::i64, {}}); }
-    void field(std::string_view path, double&) override { compare({std::string(path), ElementType::f64, {}}); }
+    void field(std::string_view path, std::int64_t&) override {
+        compare({std::string(path), ElementType::i64, {}});
+    }
+    void field(std::string_view path, double&) override {
+        compare({std::string(path), ElementType::f64, {}});
+    }
     void field(std::string_view path, std::string&) override {
         auto const found = stored_.find(path);
         bool const any_length = found != stored_.end() && found->second->type == ElementType::u8 &&
                                 found->second->shape.size() == 1;
-        compare({std::string(path), ElementType::u8, any_length ? found->second->shape : std::vector<std::int64_t>{-1}});
+        compare({std::string(path), ElementType::u8,
+                 any_length ? found->second->shape : std::vector<std::int64_t>{-1}});
     }
     void field(std::string_view path, std::span<float>, std::vector<std::int64_t> const& shape) override {
         compare({std::string(path), ElementType::f32, shape});
     }
-    void field(std::string_view path, std::span<std::int64_t>, std::vector<std::int64_t> const& shape) override {
+    void field(std::string_view path, std::span<std::int64_t>,
+               std::vector<std::int64_t> const& shape) override {
         compare({std::string(path), ElementType::i64, shape});
     }
     void field(std::string_view path, std::span<double>, std::vector<std::int64_t> const& shape) override {
@@ -168,7 +188,8 @@ class Comparer final : public StateArchive {
         std::string text;
         if (!missing_.empty()) text += fmt::format("\n  missing: {}", fmt::join(missing_, ", "));
         if (!extra.empty()) text += fmt::format("\n  extra: {}", fmt::join(extra, ", "));
-        if (!misshaped_.empty()) text += fmt::format("\n  of another shape or type: {}", fmt::join(misshaped_, ", "));
+        if (!misshaped_.empty())
+            text += fmt::format("\n  of another shape or type: {}", fmt::join(misshaped_, ", "));
         return text;
     }
 
@@ -192,19 +213,23 @@ class Comparer final : public StateArchive {
 
 class Loader final : public DatasetArchive {
   public:
-    explicit Loader(CheckpointFile const& file, hdf5::ImageReader const& reader) : file_(file), reader_(reader) {}
+    explicit Loader(CheckpointFile const& file, hdf5::ImageReader const& reader)
+        : file_(file), reader_(reader) {}
 
     using DatasetArchive::field;
     void field(std::string_view path, std::string& text) override { text = file_.text(path); }
 
   private:
-    void visit(DatasetInfo const& info, std::span<std::byte> content) override { reader_.read(info, content); }
+    void visit(DatasetInfo const& info, std::span<std::byte> content) override {
+        reader_.read(info, content);
+    }
 
     CheckpointFile const& file_;
     hdf5::ImageReader const& reader_;
 };
 
-std::vector<std::string_view> const state_groups{parameters_group, momentum_group, buffers_group, progress_group};
+std::vector<std::string_view> const state_groups{parameters_group, momentum_group, buffers_group,
+                                                 progress_group};
 
 Digest digest_of_state(Visit const& visit, std::vector<std::string_view> groups) {
     StateDigester digester(std::move(groups));
@@ -282,13 +307,16 @@ void StateDigester::field(std::string_view path, std::string& text) {
     add({std::string(path), ElementType::u8, {static_cast<std::int64_t>(text.size())}},
         std::as_bytes(std::span(text.data(), text.size())));
 }
-void StateDigester::field(std::string_view path, std::span<float> values, std::vector<std::int64_t> const& shape) {
+void StateDigester::field(std::string_view path, std::span<float> values,
+                          std::vector<std::int64_t> const& shape) {
     add({std::string(path), ElementType::f32, shape}, std::as_bytes(values));
 }
-void StateDigester::field(std::string_view path, std::span<std::int64_t> values, std::vector<std::int64_t> const& shape) {
+void StateDigester::field(std::string_view path, std::span<std::int64_t> values,
+                          std::vector<std::int64_t> const& shape) {
     add({std::string(path), ElementType::i64, shape}, std::as_bytes(values));
 }
-void StateDigester::field(std::string_view path, std::span<double> values, std::vector<std::int64_t> const& shape) {
+void StateDigester::field(std::string_view path, std::span<double> values,
+                          std::vector<std::int64_t> const& shape) {
     add({std::string(path), ElementType::f64, shape}, std::as_bytes(values));
 }
 
@@ -331,7 +359,8 @@ CheckpointFile::CheckpointFile(std::vector<std::byte> bytes, std::string name, T
         std::string const format = reader_->attribute("format");
         std::int64_t const version = reader_->integer_attribute("version");
         require(format == format_name && version == format_version, ExitCode::do_not_requeue,
-                "{}: holds '{}' version {}, not '{}' version {}", name_, format, version, format_name, format_version);
+                "{}: holds '{}' version {}, not '{}' version {}", name_, format, version, format_name,
+                format_version);
     } else {
         reader_ = std::make_unique<hdf5::ImageReader>(image, name_);
     }
@@ -342,7 +371,8 @@ void CheckpointFile::load(Visit const& visit, std::vector<std::string_view> cons
     visit(comparer);
     std::string const differences = comparer.differences(groups);
     require(differences.empty(), ExitCode::do_not_requeue,
-            "{}: does not hold the state of this run (a partial load would silently train something else); check --model, "
+            "{}: does not hold the state of this run (a partial load would silently train something else); "
+            "check --model, "
             "--width and the number of classes:{}",
             name_, differences);
     Loader loader(*this, *reader_);
@@ -351,7 +381,8 @@ void CheckpointFile::load(Visit const& visit, std::vector<std::string_view> cons
 
 DatasetInfo const& CheckpointFile::find(std::string_view path) const {
     auto const& all = reader_->datasets();
-    auto const found = std::find_if(all.begin(), all.end(), [&](DatasetInfo const& info) { return info.path == path; });
+    auto const found =
+        std::find_if(all.begin(), all.end(), [&](DatasetInfo const& info) { return info.path == path; });
     require(found != all.end(), ExitCode::do_not_requeue, "{}: dataset {} is missing", name_, path);
     return *found;
 }

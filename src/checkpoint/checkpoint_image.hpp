@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's state as the bytes of a checkpoint file, and back (docs/checkpoint-format.md). The HDF5 structure is built once
-// per launch; a save copies the values to their known addresses and seals the bytes with a digest trailer. Reading is
-// strict: a file that is damaged, newer, or does not hold exactly the state asked for is refused. No disk access here.
+// A run's state as the bytes of a checkpoint file, and back (docs/checkpoint-format.md). The HDF5 structure
+// is built once per launch; a save copies the values to their known addresses and seals the bytes with a
+// digest trailer. Reading is strict: a file that is damaged, newer, or does not hold exactly the state asked
+// for is refused. No disk access here.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,8 @@ class CheckpointImage {
     /// Builds the file's structure from the fields that `visit` declares.
     explicit CheckpointImage(Visit const& visit);
 
-    /// The finished file, valid until the next save. Builds the structure again if a field, type or shape has changed.
+    /// The finished file, valid until the next save. Builds the structure again if a field, type or shape has
+    /// changed.
     std::span<std::byte const> save(Visit const& visit);
 
   private:
@@ -57,7 +59,8 @@ class CheckpointImage {
     std::map<std::string, Slot, std::less<>> slots_;
 };
 
-/// Digest of the fields under some groups, the same for equal values whatever the order of visiting and whoever wrote them.
+/// Digest of the fields under some groups, the same for equal values whatever the order of visiting and
+/// whoever wrote them.
 class StateDigester : public StateArchive {
   public:
     explicit StateDigester(std::vector<std::string_view> groups) : groups_(std::move(groups)) {}
@@ -65,9 +68,12 @@ class StateDigester : public StateArchive {
     void field(std::string_view path, std::int64_t& value) override;
     void field(std::string_view path, double& value) override;
     void field(std::string_view path, std::string& text) override;
-    void field(std::string_view path, std::span<float> values, std::vector<std::int64_t> const& shape) override;
-    void field(std::string_view path, std::span<std::int64_t> values, std::vector<std::int64_t> const& shape) override;
-    void field(std::string_view path, std::span<double> values, std::vector<std::int64_t> const& shape) override;
+    void field(std::string_view path, std::span<float> values,
+               std::vector<std::int64_t> const& shape) override;
+    void field(std::string_view path, std::span<std::int64_t> values,
+               std::vector<std::int64_t> const& shape) override;
+    void field(std::string_view path, std::span<double> values,
+               std::vector<std::int64_t> const& shape) override;
 
     bool covers(std::string_view path) const;
     void add(hdf5::DatasetInfo const& info, std::span<std::byte const> content);
@@ -90,11 +96,12 @@ enum class Trailer {
 
 class CheckpointFile {
   public:
-    /// Checks digest, version and structure. Throws Error(do_not_requeue) naming `name`, NewerFormatError for a later format.
+    /// Checks digest, version and structure. Throws Error(do_not_requeue) naming `name`, NewerFormatError for
+    /// a later format.
     CheckpointFile(std::vector<std::byte> bytes, std::string name, Trailer trailer = Trailer::required);
 
-    /// Fills all fields from the datasets under `groups` (default: all). Throws Error(do_not_requeue) with every missing, extra
-    /// and misshaped name, and then has changed nothing.
+    /// Fills all fields from the datasets under `groups` (default: all). Throws Error(do_not_requeue) with
+    /// every missing, extra and misshaped name, and then has changed nothing.
     void load(Visit const& visit, std::vector<std::string_view> const& groups = {"/"}) const;
 
     std::vector<hdf5::DatasetInfo> const& datasets() const { return reader_->datasets(); }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_store.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <string>
+#include <unistd.h>
 
 #include "checkpoint/checkpoint_image.hpp"
 #include "checkpoint/durable_file.hpp"
@@ -37,15 +36,16 @@ std::vector<fs::path> files_in(fs::path const& folder) {
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
         files.push_back(it->path());
     }
-    require(!error || error == std::errc::no_such_file_or_directory, ExitCode::retry, "cannot list {}: {}", folder.string(),
-            error.message());
+    require(!error || error == std::errc::no_such_file_or_directory, ExitCode::retry, "cannot list {}: {}",
+            folder.string(), error.message());
     return files;
 }
 
 CheckpointFile open_as_step(std::vector<std::byte> bytes, CheckpointStore::Entry const& entry) {
     CheckpointFile file(std::move(bytes), entry.path.string());
     std::int64_t const step = file.integer(step_path);
-    require(step == entry.step, ExitCode::do_not_requeue, "{}: holds step {}, another one than its name says", file.name(), step);
+    require(step == entry.step, ExitCode::do_not_requeue, "{}: holds step {}, another one than its name says",
+            file.name(), step);
     return file;
 }
 
@@ -83,7 +83,9 @@ void quarantine(fs::path const& path) {
 
 }  // namespace
 
-fs::path CheckpointStore::path_of(std::int64_t step) const { return folder_ / fmt::format("step-{:012d}.h5", step); }
+fs::path CheckpointStore::path_of(std::int64_t step) const {
+    return folder_ / fmt::format("step-{:012d}.h5", step);
+}
 
 std::vector<CheckpointStore::Entry> CheckpointStore::list() const {
     std::vector<Entry> entries;
@@ -111,14 +113,18 @@ std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles d
             result = std::move(second);
         }
         good_steps_.insert(entry.step);
-        // Only now: while nothing good is found, a person may still want to look at these under their own names.
-        if (damaged == DamagedFiles::quarantine) std::for_each(surely_bad.begin(), surely_bad.end(), quarantine);
+        // Only now: while nothing good is found, a person may still want to look at these under their own
+        // names.
+        if (damaged == DamagedFiles::quarantine)
+            std::for_each(surely_bad.begin(), surely_bad.end(), quarantine);
         return StoredCheckpoint{entry.path, entry.step, std::move(*result.good)};
     }
     auto const files = files_in(folder_);
-    auto const num_bad = std::count_if(files.begin(), files.end(), [](fs::path const& path) { return path.extension() == ".bad"; });
+    auto const num_bad = std::count_if(files.begin(), files.end(),
+                                       [](fs::path const& path) { return path.extension() == ".bad"; });
     require(num_skipped == 0 && num_bad == 0, ExitCode::do_not_requeue,
-            "{}: none of the {} checkpoints verifies (a fresh start would silently give up the run); restore one, or start anew "
+            "{}: none of the {} checkpoints verifies (a fresh start would silently give up the run); restore "
+            "one, or start anew "
             "in another --run folder",
             folder_.string(), num_skipped + num_bad);
     return std::nullopt;
@@ -163,7 +169,8 @@ void CheckpointStore::prune(int keep) {
         if (num_good < std::max(keep, min_kept)) {
             if (is_good(entry)) ++num_good;
         } else if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT) {
-            log::warning("cannot delete the old checkpoint {}: {}", entry.path.string(), std::strerror(errno));
+            log::warning("cannot delete the old checkpoint {}: {}", entry.path.string(),
+                         std::strerror(errno));
         } else {
             good_steps_.erase(entry.step);
         }

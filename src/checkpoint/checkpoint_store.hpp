@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder RUN/checkpoints: which of its files is the run's state, and how a new one is committed. There is no pointer to
-// the latest: names are scanned and the newest file that verifies wins. Only the owner of the run (run_ownership.hpp)
-// commits, prunes and sets damaged files aside.
+// The folder RUN/checkpoints: which of its files is the run's state, and how a new one is committed. There is
+// no pointer to the latest: names are scanned and the newest file that verifies wins. Only the owner of the
+// run (run_ownership.hpp) commits, prunes and sets damaged files aside.
 #pragma once
 
 #include <cstddef>
@@ -40,15 +40,17 @@ class CheckpointStore {
     /// The files named like checkpoints, newest step first; empty if there is no folder yet.
     std::vector<Entry> list() const;
 
-    /// The newest checkpoint that verifies; warns of each that does not. None if the run has no checkpoint at all.
-    /// Throws Error(do_not_requeue) if it has some but none is good, or a newer format is met; Error(retry) for disk trouble.
+    /// The newest checkpoint that verifies; warns of each that does not. None if the run has no checkpoint at
+    /// all. Throws Error(do_not_requeue) if it has some but none is good, or a newer format is met;
+    /// Error(retry) for disk trouble.
     std::optional<StoredCheckpoint> read_newest_good(DamagedFiles damaged);
 
     /// The bytes of this very file. Throws Error(do_not_requeue) if it does not verify.
     static std::vector<std::byte> read(std::filesystem::path const& path);
 
-    /// Makes `bytes` the checkpoint of `step`; on return it is durable. `temp_dir` is the owner's folder; `before_rename` runs
-    /// when the bytes are on the disk but have no name yet. A good file of the same state counts as committed.
+    /// Makes `bytes` the checkpoint of `step`; on return it is durable. `temp_dir` is the owner's folder;
+    /// `before_rename` runs when the bytes are on the disk but have no name yet. A good file of the same
+    /// state counts as committed.
     void commit(std::int64_t step, std::span<std::byte const> bytes, std::filesystem::path const& temp_dir,
                 std::function<void()> const& before_rename = {});
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/durable_file.hpp"
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "core/error.hpp"
@@ -52,31 +51,37 @@ bool is_folder(fs::path const& path) {
 /// After a failed call that needed `temp_dir`.
 [[noreturn]] void fail_write(char const* action, fs::path const& path, fs::path const& temp_dir, int error) {
     if (error == ENOENT && !is_folder(temp_dir)) {
-        fail(ExitCode::owned_elsewhere, "cannot {} {}: {} is gone (another launch has taken this run over); this launch stops",
-             action, path.string(), temp_dir.string());
+        fail(ExitCode::owned_elsewhere,
+             "cannot {} {}: {} is gone (another launch has taken this run over); this launch stops", action,
+             path.string(), temp_dir.string());
     }
-    fail(ExitCode::retry, "cannot {} {}: {} (errno {}); check space, quota and permissions", action, path.string(),
-         std::strerror(error), error);
+    fail(ExitCode::retry, "cannot {} {}: {} (errno {}); check space, quota and permissions", action,
+         path.string(), std::strerror(error), error);
 }
 
-fs::path folder_of(fs::path const& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+fs::path folder_of(fs::path const& path) {
+    return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
 
 }  // namespace
 
 std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes) {
     auto const fail_read = [&](int error) {
-        bool const no_file = error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
-        fail(no_file ? ExitCode::do_not_requeue : ExitCode::retry, "cannot read {}: {} (errno {})", path.string(),
-             std::strerror(error), error);
+        bool const no_file =
+            error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
+        fail(no_file ? ExitCode::do_not_requeue : ExitCode::retry, "cannot read {}: {} (errno {})",
+             path.string(), std::strerror(error), error);
     };
-    Descriptor const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO must not block us
+    Descriptor const file(
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO must not block us
     if (!file.is_open()) fail_read(errno);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail_read(errno);
-    require(S_ISREG(status.st_mode), ExitCode::do_not_requeue, "cannot read {}: not a regular file", path.string());
+    require(S_ISREG(status.st_mode), ExitCode::do_not_requeue, "cannot read {}: not a regular file",
+            path.string());
     auto const size = static_cast<std::size_t>(status.st_size);
-    require(size <= max_bytes, ExitCode::do_not_requeue, "cannot read {}: {} bytes, {} at most are accepted", path.string(), size,
-            max_bytes);
+    require(size <= max_bytes, ExitCode::do_not_requeue, "cannot read {}: {} bytes, {} at most are accepted",
+            path.string(), size, max_bytes);
     std::vector<std::byte> bytes(size);
     std::size_t done = 0;
     while (done < size) {
@@ -95,7 +100,8 @@ void sync_folder(fs::path const& folder) {
     // Some file systems cannot sync a folder and say EINVAL; there is nothing better to do on them.
     bool const synced = handle.is_open() && (::fsync(handle.get()) == 0 || errno == EINVAL);
     int const error = errno;
-    require(synced, ExitCode::retry, "cannot sync the folder {}: {} (errno {}); its newest file may not survive a power cut",
+    require(synced, ExitCode::retry,
+            "cannot sync the folder {}: {} (errno {}); its newest file may not survive a power cut",
             folder.string(), std::strerror(error), error);
 }
 
@@ -111,7 +117,8 @@ void replace_file_durably(fs::path const& path, std::span<std::byte const> conte
         if (::fsync(file.get()) != 0) fail_write("sync", temp, temp_dir, errno);
         if (!file.close()) fail_write("close", temp, temp_dir, errno);
         if (before_rename) before_rename();
-        if (::rename(temp.c_str(), path.c_str()) != 0) fail_write("rename to its final name", path, temp_dir, errno);
+        if (::rename(temp.c_str(), path.c_str()) != 0)
+            fail_write("rename to its final name", path, temp_dir, errno);
     } catch (...) {
         ::unlink(temp.c_str());
         throw;
@@ -128,7 +135,8 @@ void append_line_durably(fs::path const& path, std::string_view line) {
     Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     auto const check = [&](bool succeeded) {
         int const error = errno;
-        require(succeeded, ExitCode::retry, "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
+        require(succeeded, ExitCode::retry,
+                "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
                 std::strerror(error), error);
     };
     check(file.is_open());

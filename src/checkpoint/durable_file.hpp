@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as a crash leaves them: read whole or not at all, replaced as a whole or not at all, and on the disk when a function
-// returns. Disk trouble is Error(retry); a vanished temporary folder means that another launch has taken the run over and is
-// Error(owned_elsewhere).
+// Files as a crash leaves them: read whole or not at all, replaced as a whole or not at all, and on the disk
+// when a function returns. Disk trouble is Error(retry); a vanished temporary folder means that another
+// launch has taken the run over and is Error(owned_elsewhere).
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,20 @@
 
 namespace holdfast::checkpoint {
 
-/// The whole file. Throws Error(retry) for trouble that may pass (EIO, ESTALE, EACCES, ...) and Error(do_not_requeue) where
-/// there is no regular file or it has more than `max_bytes`.
+/// The whole file. Throws Error(retry) for trouble that may pass (EIO, ESTALE, EACCES, ...) and
+/// Error(do_not_requeue) where there is no regular file or it has more than `max_bytes`.
 std::vector<std::byte> read_file(std::filesystem::path const& path, std::size_t max_bytes);
 
-/// Writes `content` to a new file in `temp_dir` (of the same file system), syncs it, calls `before_rename`, gives it the name
-/// `path` and syncs the folder. When it throws, `path` is as before and the temporary file is gone.
+/// Writes `content` to a new file in `temp_dir` (of the same file system), syncs it, calls `before_rename`,
+/// gives it the name `path` and syncs the folder. When it throws, `path` is as before and the temporary file
+/// is gone.
 void replace_file_durably(std::filesystem::path const& path, std::span<std::byte const> content,
-                          std::filesystem::path const& temp_dir, std::function<void()> const& before_rename = {});
+                          std::filesystem::path const& temp_dir,
+                          std::function<void()> const& before_rename = {});
 
 /// The same for a text.
-void write_file_durably(std::filesystem::path const& path, std::string_view text, std::filesystem::path const& temp_dir);
+void write_file_durably(std::filesystem::path const& path, std::string_view text,
+                        std::filesystem::path const& temp_dir);
 
 /// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other.
 void append_line_durably(std::filesystem::path const& path, std::string_view line);

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_ownership.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
 
 #include "checkpoint/durable_file.hpp"
@@ -104,23 +103,30 @@ std::string value_of(Owner const& owner, char const* key) {
 
 /// Whether `owner` cannot be running any more, whatever its counter does.
 bool is_certainly_dead(Owner const& owner, Owner const& self) {
-    auto const same = [&](char const* key) { return !value_of(self, key).empty() && value_of(owner, key) == value_of(self, key); };
+    auto const same = [&](char const* key) {
+        return !value_of(self, key).empty() && value_of(owner, key) == value_of(self, key);
+    };
     // A process of another container looks dead from here although it lives, hence the namespace.
     if (same("boot_id") && same("pid_namespace") && !value_of(owner, "pid").empty()) {
         if (start_time_of(value_of(owner, "pid")) != value_of(owner, "start_time")) return true;
     }
-    auto const restarts = [](Owner const& of) { return to_integer(value_of(of, "slurm_restart_count")).value_or(0); };
+    auto const restarts = [](Owner const& of) {
+        return to_integer(value_of(of, "slurm_restart_count")).value_or(0);
+    };
     return same("slurm_job_id") && restarts(owner) < restarts(self);
 }
 
 std::string describe(Owner const& owner) {
     if (owner.empty()) return "a launch that has not yet written who it is";
     std::string text = fmt::format("process {} on {}", value_of(owner, "pid"), value_of(owner, "host"));
-    if (!value_of(owner, "slurm_job_id").empty()) text += fmt::format(", SLURM job {}", value_of(owner, "slurm_job_id"));
+    if (!value_of(owner, "slurm_job_id").empty())
+        text += fmt::format(", SLURM job {}", value_of(owner, "slurm_job_id"));
     return text;
 }
 
-fs::path writer_path(fs::path const& run_dir, std::int64_t number) { return run_dir / fmt::format("writer-{:06d}", number); }
+fs::path writer_path(fs::path const& run_dir, std::int64_t number) {
+    return run_dir / fmt::format("writer-{:06d}", number);
+}
 
 /// The numbers of all writer-N, ascending.
 std::vector<std::int64_t> writers_in(fs::path const& run_dir) {
@@ -130,14 +136,18 @@ std::vector<std::int64_t> writers_in(fs::path const& run_dir) {
     for (fs::directory_iterator it(run_dir, error), end; !error && it != end; it.increment(error)) {
         std::string const name = it->path().filename().string();
         if (!name.starts_with(prefix)) continue;
-        if (auto const number = to_integer(std::string_view(name).substr(prefix.size()))) numbers.push_back(*number);
+        if (auto const number = to_integer(std::string_view(name).substr(prefix.size())))
+            numbers.push_back(*number);
     }
-    require(!error, ExitCode::retry, "cannot list the run directory {}: {}", run_dir.string(), error.message());
+    require(!error, ExitCode::retry, "cannot list the run directory {}: {}", run_dir.string(),
+            error.message());
     std::sort(numbers.begin(), numbers.end());
     return numbers;
 }
 
-std::int64_t last_number(fs::path const& run_dir) { return to_integer(first_line_of(run_dir / last_number_file)).value_or(0); }
+std::int64_t last_number(fs::path const& run_dir) {
+    return to_integer(first_line_of(run_dir / last_number_file)).value_or(0);
+}
 
 bool is_present(fs::path const& path) {
     struct stat status {};
@@ -155,7 +165,9 @@ void empty_and_remove(fs::path const& folder) {
         if (errno != ENOTEMPTY && errno != EEXIST) break;
     }
     int const error = errno;
-    fail(ExitCode::retry, "cannot remove {} of an earlier launch: {} (its owner could still write); remove it by hand if it stays",
+    fail(ExitCode::retry,
+         "cannot remove {} of an earlier launch: {} (its owner could still write); remove it by hand if it "
+         "stays",
          folder.string(), std::strerror(error));
 }
 
@@ -173,7 +185,8 @@ void wait_until_dead(fs::path const& writer, Owner const& self, OwnershipTiming 
         if (!is_present(writer)) return;
         Owner const now = read_owner(writer);
         require(now.empty() || now == first, ExitCode::owned_elsewhere,
-                "{} is in use by {} (two writers would destroy each other's checkpoints); wait for it, or choose another --run",
+                "{} is in use by {} (two writers would destroy each other's checkpoints); wait for it, or "
+                "choose another --run",
                 writer.parent_path().string(), describe(now));
         if (!told && Clock::now() - start > timing.notice) {
             log::info("{} belongs to {}, which shows no sign of life; taking over unless it does within {} s",
@@ -187,7 +200,8 @@ void wait_until_dead(fs::path const& writer, Owner const& self, OwnershipTiming 
 
 }  // namespace
 
-RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timing) : run_dir_(run_dir), timing_(timing) {
+RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timing)
+    : run_dir_(run_dir), timing_(timing) {
     Owner const self = this_process();
     while (number_ == 0) {
         auto const writers = writers_in(run_dir_);
@@ -195,15 +209,19 @@ RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timin
         std::int64_t const known = std::max(writers.empty() ? 0 : writers.back(), last_number(run_dir_));
         if (!writers.empty()) {
             wait_until_dead(writer_path(run_dir_, writers.back()), self, timing_);
-            if (!is_present(writer_path(run_dir_, writers.back()))) continue;  // released, or taken over by a third one
+            if (!is_present(writer_path(run_dir_, writers.back())))
+                continue;  // released, or taken over by a third one
         }
         fs::path const mine = writer_path(run_dir_, known + 1);
         if (::mkdir(mine.c_str(), 0777) != 0) {
             int const error = errno;
-            require(error != EEXIST, ExitCode::owned_elsewhere, "{} was taken by another launch at this moment", run_dir_.string());
-            fail(ExitCode::retry, "cannot create {}: {} (errno {})", mine.string(), std::strerror(error), error);
+            require(error != EEXIST, ExitCode::owned_elsewhere,
+                    "{} was taken by another launch at this moment", run_dir_.string());
+            fail(ExitCode::retry, "cannot create {}: {} (errno {})", mine.string(), std::strerror(error),
+                 error);
         }
-        if (last_number(run_dir_) > known) {  // a launch came and went since the listing; numbers are used once
+        if (last_number(run_dir_) >
+            known) {  // a launch came and went since the listing; numbers are used once
             empty_and_remove(mine);
             continue;
         }
@@ -220,7 +238,8 @@ RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timin
         throw;
     }
 
-    // Signals ask the trainer to stop; they must not end up in this thread, where they would interrupt nothing.
+    // Signals ask the trainer to stop; they must not end up in this thread, where they would interrupt
+    // nothing.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -240,22 +259,25 @@ void RunOwnership::write_owner_file(std::int64_t counter) const {
     std::string text;
     for (auto const& [key, value] : this_process()) text += fmt::format("{} {}\n", key, value);
     text += fmt::format("counter {}\n", counter);
-    // Renamed into place so that nobody reads half of it. Not synced: it only matters while this process lives.
+    // Renamed into place so that nobody reads half of it. Not synced: it only matters while this process
+    // lives.
     fs::path const temp = temp_dir_ / "owner.tmp";
     std::ofstream file(temp, std::ios::trunc);
     file << text;
     file.close();
     if (!file || ::rename(temp.c_str(), (temp_dir_ / owner_file).c_str()) != 0) {
         int const error = errno;
-        require(is_present(temp_dir_), ExitCode::owned_elsewhere, "{} is gone (another launch has taken this run over)",
-                temp_dir_.string());
-        fail(ExitCode::retry, "cannot write {}: {} (errno {})", (temp_dir_ / owner_file).string(), std::strerror(error), error);
+        require(is_present(temp_dir_), ExitCode::owned_elsewhere,
+                "{} is gone (another launch has taken this run over)", temp_dir_.string());
+        fail(ExitCode::retry, "cannot write {}: {} (errno {})", (temp_dir_ / owner_file).string(),
+             std::strerror(error), error);
     }
 }
 
 void RunOwnership::count() {
     std::unique_lock lock(mutex_);
-    for (std::int64_t counter = 1; !wake_.wait_for(lock, timing_.refresh, [this] { return stopping_; }); ++counter) {
+    for (std::int64_t counter = 1; !wake_.wait_for(lock, timing_.refresh, [this] { return stopping_; });
+         ++counter) {
         lock.unlock();
         try {
             write_owner_file(counter);

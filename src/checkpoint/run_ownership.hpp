@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which launch may write into a run directory. The owner is whoever made RUN/writer-N, since mkdir is atomic on every file
-// system; its temporary files live inside, so after a take-over, which empties and removes the folder, a late create or rename
-// of the old owner fails with ENOENT. No file locks, which network file systems lack. Only rank 0 holds an ownership.
+// Which launch may write into a run directory. The owner is whoever made RUN/writer-N, since mkdir is atomic
+// on every file system; its temporary files live inside, so after a take-over, which empties and removes the
+// folder, a late create or rename of the old owner fails with ENOENT. No file locks, which network file
+// systems lack. Only rank 0 holds an ownership.
 #pragma once
 
 #include <atomic>
@@ -17,13 +18,15 @@ namespace holdfast::checkpoint {
 struct OwnershipTiming {
     std::chrono::milliseconds refresh{500};   ///< the owner counts up this often
     std::chrono::milliseconds notice{2'000};  ///< a living owner is seen to count within this time
-    std::chrono::milliseconds expire{30'000};  ///< an owner that did not count for this long is taken for dead
+    std::chrono::milliseconds expire{
+        30'000};  ///< an owner that did not count for this long is taken for dead
 };
 
 class RunOwnership {
   public:
-    /// Takes the run over if it has no owner, or a dead one. Throws Error(owned_elsewhere), naming the owner, if it lives, and
-    /// Error(retry) for disk trouble. May wait for `timing.expire` for an owner of which nothing is known.
+    /// Takes the run over if it has no owner, or a dead one. Throws Error(owned_elsewhere), naming the owner,
+    /// if it lives, and Error(retry) for disk trouble. May wait for `timing.expire` for an owner of which
+    /// nothing is known.
     explicit RunOwnership(std::filesystem::path const& run_dir, OwnershipTiming const& timing = {});
     /// Leaves the folder to the next launch, which sees that this process is gone.
     ~RunOwnership();
@@ -36,7 +39,8 @@ class RunOwnership {
     std::int64_t number() const { return number_; }
     /// False once another launch has taken over.
     bool still_owner() const;
-    /// Ends the ownership at a clean end. Also without it the next launch can start, if it sees that this process is gone.
+    /// Ends the ownership at a clean end. Also without it the next launch can start, if it sees that this
+    /// process is gone.
     void release();
 
   private:

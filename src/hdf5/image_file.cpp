@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hdf5/image_file.hpp"
 
-#include <fmt/ranges.h>
-#include <hdf5.h>
-#include <hdf5_hl.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <source_location>
 #include <utility>
+#include <zlib.h>
+
+#include <fmt/ranges.h>
+#include <hdf5.h>
+#include <hdf5_hl.h>
 
 #include "core/error.hpp"
 
@@ -26,8 +28,8 @@ constexpr hsize_t max_chunks = 4096;
 constexpr std::uint64_t max_deflate_ratio = 1032;
 constexpr std::size_t max_attribute_bytes = 64 * 1024;  // the HDF5 object header's own limit
 
-/// Held around every use of the library: many builds of it are not thread-safe. Also turns off, for this thread, the
-/// error stack it would print.
+/// Held around every use of the library: many builds of it are not thread-safe. Also turns off, for this
+/// thread, the error stack it would print.
 class LibraryUse {
   public:
     LibraryUse() : lock_(mutex()) {
@@ -47,11 +49,12 @@ class LibraryUse {
         H5get_libversion(&major, &minor, &release);
         require(major == H5_VERS_MAJOR && minor == H5_VERS_MINOR && release == H5_VERS_RELEASE,
                 ExitCode::do_not_requeue,
-                "HDF5 {}.{}.{} is loaded but Holdfast was built with {}.{}.{} (the library aborts on such a mix); "
+                "HDF5 {}.{}.{} is loaded but Holdfast was built with {}.{}.{} (the library aborts on such a "
+                "mix); "
                 "check LD_LIBRARY_PATH and the loaded modules, or build again",
                 major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE);
-        H5PLset_loading_state(0);             // no code is loaded because a file names a filter
-        H5Lunregister(H5L_TYPE_EXTERNAL);     // no link leads into another file
+        H5PLset_loading_state(0);          // no code is loaded because a file names a filter
+        H5Lunregister(H5L_TYPE_EXTERNAL);  // no link leads into another file
         return true;
     }
 
@@ -75,8 +78,8 @@ template <typename Result>
 Result hdf5_check(Result result, char const* call,
                   std::source_location const where = std::source_location::current()) {
     if (result < 0) {
-        fail(ExitCode::internal_error, "HDF5 call {} failed at {}:{}{}", call, where.file_name(), where.line(),
-             library_error());
+        fail(ExitCode::internal_error, "HDF5 call {} failed at {}:{}{}", call, where.file_name(),
+             where.line(), library_error());
     }
     return result;
 }
@@ -110,11 +113,16 @@ Handle checked(hid_t id, Handle::Close close, char const* call) { return {hdf5_c
 
 hid_t native_type(ElementType type) {
     switch (type) {
-        case ElementType::u8: return H5T_STD_U8LE;
-        case ElementType::i32: return H5T_STD_I32LE;
-        case ElementType::i64: return H5T_STD_I64LE;
-        case ElementType::f32: return H5T_IEEE_F32LE;
-        case ElementType::f64: return H5T_IEEE_F64LE;
+        case ElementType::u8:
+            return H5T_STD_U8LE;
+        case ElementType::i32:
+            return H5T_STD_I32LE;
+        case ElementType::i64:
+            return H5T_STD_I64LE;
+        case ElementType::f32:
+            return H5T_IEEE_F32LE;
+        case ElementType::f64:
+            return H5T_IEEE_F64LE;
     }
     std::abort();
 }
@@ -129,6 +137,30 @@ Handle make_space(std::vector<std::int64_t> const& shape) {
                    "H5Screate_simple");
 }
 
+/// Size of what a zlib stream holds; nothing if it is not one complete stream. HDF5 itself does not compare
+/// it with the size of a chunk and reads beyond the buffer of one that is too short (1.10.8).
+std::optional<std::uint64_t> inflated_size(std::span<std::byte const> stream) {
+    z_stream inflater{};
+    if (inflateInit(&inflater) != Z_OK) return std::nullopt;
+    std::vector<Bytef> sink(64 * 1024);
+    inflater.next_in = const_cast<Bytef*>(reinterpret_cast<Bytef const*>(stream.data()));
+    std::size_t left = stream.size();
+    std::uint64_t size = 0;
+    int status = Z_OK;
+    while (status == Z_OK) {
+        if (inflater.avail_in == 0) {  // zlib counts in 32 bits
+            inflater.avail_in = static_cast<uInt>(std::min<std::size_t>(left, 1u << 30));
+            left -= inflater.avail_in;
+        }
+        inflater.next_out = sink.data();
+        inflater.avail_out = static_cast<uInt>(sink.size());
+        status = inflate(&inflater, Z_NO_FLUSH);
+        size += sink.size() - inflater.avail_out;
+    }
+    inflateEnd(&inflater);
+    return status == Z_STREAM_END ? std::optional(size) : std::nullopt;
+}
+
 std::string describe(DatasetInfo const& info) {
     return fmt::format("{} [{}]", name_of(info.type), fmt::join(info.shape, ", "));
 }
@@ -137,22 +169,32 @@ std::string describe(DatasetInfo const& info) {
 
 std::size_t size_of(ElementType type) {
     switch (type) {
-        case ElementType::u8: return 1;
-        case ElementType::i32: return 4;
-        case ElementType::i64: return 8;
-        case ElementType::f32: return 4;
-        case ElementType::f64: return 8;
+        case ElementType::u8:
+            return 1;
+        case ElementType::i32:
+            return 4;
+        case ElementType::i64:
+            return 8;
+        case ElementType::f32:
+            return 4;
+        case ElementType::f64:
+            return 8;
     }
     std::abort();
 }
 
 std::string_view name_of(ElementType type) {
     switch (type) {
-        case ElementType::u8: return "u8";
-        case ElementType::i32: return "i32";
-        case ElementType::i64: return "i64";
-        case ElementType::f32: return "f32";
-        case ElementType::f64: return "f64";
+        case ElementType::u8:
+            return "u8";
+        case ElementType::i32:
+            return "i32";
+        case ElementType::i64:
+            return "i64";
+        case ElementType::f32:
+            return "f32";
+        case ElementType::f64:
+            return "f64";
     }
     std::abort();
 }
@@ -187,15 +229,18 @@ ImageBuilder::ImageBuilder() : state_(std::make_unique<State>()) {
     Handle const access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_fapl_core(access.get(), 16u << 20, 0), "H5Pset_fapl_core");
     // Images written with a later lower bound cannot be opened again from memory by 1.10.8 (measured).
-    hdf5_check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST), "H5Pset_libver_bounds");
+    hdf5_check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST),
+               "H5Pset_libver_bounds");
     Handle const creation = checked(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_obj_track_times(creation.get(), 0), "H5Pset_obj_track_times");
     // The core driver takes two open files of one name for the same file.
     static std::atomic<unsigned> num_images{0};
     std::string const name = fmt::format("holdfast-image-{}", num_images++);
-    state_->file = checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose, "H5Fcreate");
+    state_->file =
+        checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose, "H5Fcreate");
     state_->link_creation = checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "H5Pcreate");
-    hdf5_check(H5Pset_create_intermediate_group(state_->link_creation.get(), 1), "H5Pset_create_intermediate_group");
+    hdf5_check(H5Pset_create_intermediate_group(state_->link_creation.get(), 1),
+               "H5Pset_create_intermediate_group");
 }
 
 ImageBuilder::~ImageBuilder() {
@@ -205,8 +250,8 @@ ImageBuilder::~ImageBuilder() {
 
 Handle ImageBuilder::State::create(DatasetInfo const& info, Handle const& creation) {
     Handle const space = make_space(info.shape);
-    return checked(H5Dcreate2(file.get(), info.path.c_str(), native_type(info.type), space.get(), link_creation.get(),
-                              creation.get(), H5P_DEFAULT),
+    return checked(H5Dcreate2(file.get(), info.path.c_str(), native_type(info.type), space.get(),
+                              link_creation.get(), creation.get(), H5P_DEFAULT),
                    H5Dclose, "H5Dcreate2");
 }
 
@@ -233,7 +278,8 @@ void ImageBuilder::write(DatasetInfo const& info, std::span<std::byte const> con
     LibraryUse const use;
     Handle const dataset = state_->create_contiguous(info);
     if (content.empty()) return;
-    hdf5_check(H5Dwrite(dataset.get(), native_type(info.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, content.data()), "H5Dwrite");
+    hdf5_check(H5Dwrite(dataset.get(), native_type(info.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, content.data()),
+               "H5Dwrite");
 }
 
 void ImageBuilder::write_compressed(DatasetInfo const& info, std::span<std::byte const> content,
@@ -244,23 +290,26 @@ void ImageBuilder::write_compressed(DatasetInfo const& info, std::span<std::byte
     // Whole rows of the first dimension, so that a chunk is one run of memory.
     std::vector<hsize_t> chunk(info.shape.begin(), info.shape.end());
     auto const row_elements = static_cast<std::int64_t>(info.num_elements()) / info.shape[0];
-    chunk[0] = static_cast<hsize_t>(std::clamp<std::int64_t>(chunk_elements / row_elements, 1, info.shape[0]));
+    chunk[0] =
+        static_cast<hsize_t>(std::clamp<std::int64_t>(chunk_elements / row_elements, 1, info.shape[0]));
     auto const num_chunks = (static_cast<hsize_t>(info.shape[0]) + chunk[0] - 1) / chunk[0];
     require(num_chunks <= max_chunks, ExitCode::internal_error,
-            "dataset {} would have {} chunks, {} at most can be read back; use larger ones than {} elements", info.path,
-            num_chunks, max_chunks, chunk_elements);
+            "dataset {} would have {} chunks, {} at most can be read back; use larger ones than {} elements",
+            info.path, num_chunks, max_chunks, chunk_elements);
     Handle const creation = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data()), "H5Pset_chunk");
     hdf5_check(H5Pset_deflate(creation.get(), static_cast<unsigned>(level)), "H5Pset_deflate");
     hdf5_check(H5Pset_obj_track_times(creation.get(), 0), "H5Pset_obj_track_times");
     Handle const dataset = state_->create(info, creation);
-    hdf5_check(H5Dwrite(dataset.get(), native_type(info.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, content.data()), "H5Dwrite");
+    hdf5_check(H5Dwrite(dataset.get(), native_type(info.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, content.data()),
+               "H5Dwrite");
 }
 
 void ImageBuilder::State::attribute(std::string const& name, hid_t type, void const* value) {
     Handle const space = checked(H5Screate(H5S_SCALAR), H5Sclose, "H5Screate");
-    Handle const attribute = checked(H5Acreate2(file.get(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT),
-                                     H5Aclose, "H5Acreate2");
+    Handle const attribute =
+        checked(H5Acreate2(file.get(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+                "H5Acreate2");
     hdf5_check(H5Awrite(attribute.get(), type, value), "H5Awrite");
 }
 
@@ -284,7 +333,8 @@ ImageBuilder::Image ImageBuilder::finish() {
     ssize_t const size = hdf5_check(H5Fget_file_image(state_->file.get(), nullptr, 0), "H5Fget_file_image");
     Image image;
     image.bytes.resize(static_cast<std::size_t>(size));
-    hdf5_check(H5Fget_file_image(state_->file.get(), image.bytes.data(), image.bytes.size()), "H5Fget_file_image");
+    hdf5_check(H5Fget_file_image(state_->file.get(), image.bytes.data(), image.bytes.size()),
+               "H5Fget_file_image");
     image.offset_of = std::move(state_->offset_of);
     *state_ = State{};
     return image;
@@ -294,6 +344,7 @@ ImageBuilder::Image ImageBuilder::finish() {
 
 struct ImageReader::State {
     std::string name;
+    std::span<std::byte const> bytes;
     std::uint64_t file_size = 0;
     Handle file;
     std::vector<DatasetInfo> datasets;
@@ -317,17 +368,21 @@ struct ImageReader::State {
     Handle open_attribute(std::string const& attribute) const;
 };
 
-ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name) : state_(std::make_unique<State>()) {
+ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name)
+    : state_(std::make_unique<State>()) {
     LibraryUse const use;
     state_->name = std::move(name);
+    state_->bytes = bytes;
     state_->file_size = bytes.size();
     constexpr char signature[] = "\x89HDF\r\n\x1a\n";
-    if (bytes.size() < 8 || !std::equal(bytes.begin(), bytes.begin() + 8, std::as_bytes(std::span(signature)).begin())) {
+    if (bytes.size() < 8 ||
+        !std::equal(bytes.begin(), bytes.begin() + 8, std::as_bytes(std::span(signature)).begin())) {
         state_->refuse("not an HDF5 file ({} bytes, no HDF5 signature at the start)", bytes.size());
     }
     // Opened read-only and never copied or freed by the library, which takes a mutable pointer all the same.
     void* const image = const_cast<std::byte*>(bytes.data());
-    hid_t const id = H5LTopen_file_image(image, bytes.size(), H5LT_FILE_IMAGE_DONT_COPY | H5LT_FILE_IMAGE_DONT_RELEASE);
+    hid_t const id =
+        H5LTopen_file_image(image, bytes.size(), H5LT_FILE_IMAGE_DONT_COPY | H5LT_FILE_IMAGE_DONT_RELEASE);
     state_->file = Handle(state_->parsed(id, "it as an HDF5 file"), H5Fclose);
     state_->list_datasets();
 }
@@ -356,8 +411,8 @@ void ImageReader::State::list_datasets() {
             static_cast<std::vector<Link>*>(data)->push_back({link, info->type});
             return 0;
         };
-        parsed(H5Literate_by_name(file.get(), group.path.c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, collect, &links,
-                                  H5P_DEFAULT),
+        parsed(H5Literate_by_name(file.get(), group.path.c_str(), H5_INDEX_NAME, H5_ITER_NATIVE, nullptr,
+                                  collect, &links, H5P_DEFAULT),
                "group " + group.path);
         for (Link const& link : links) {
             std::string const path = group.path + link.name;
@@ -368,9 +423,11 @@ void ImageReader::State::list_datasets() {
             Handle const object(parsed(H5Oopen(file.get(), path.c_str(), H5P_DEFAULT), path), H5Oclose);
             H5O_info_t info;
             parsed(H5Oget_info(object.get(), &info), path);
-            if (!seen.insert(info.addr).second) refuse("{} is a second name of an object (every object has one)", path);
+            if (!seen.insert(info.addr).second)
+                refuse("{} is a second name of an object (every object has one)", path);
             if (info.type == H5O_TYPE_GROUP) {
-                if (group.depth + 1 > max_group_depth) refuse("{} is nested deeper than {} groups", path, max_group_depth);
+                if (group.depth + 1 > max_group_depth)
+                    refuse("{} is nested deeper than {} groups", path, max_group_depth);
                 open_groups.push_back({path + "/", group.depth + 1});
             } else if (info.type == H5O_TYPE_DATASET) {
                 datasets.push_back(inspect(object.get(), path));
@@ -386,17 +443,19 @@ DatasetInfo ImageReader::State::inspect(hid_t dataset, std::string const& path) 
     DatasetInfo info;
     info.path = path;
     Handle const type(parsed(H5Dget_type(dataset), path), H5Tclose);
-    auto const* const match = std::find_if(std::begin(all_types), std::end(all_types), [&](ElementType candidate) {
-        return H5Tequal(type.get(), native_type(candidate)) > 0;
-    });
+    auto const* const match =
+        std::find_if(std::begin(all_types), std::end(all_types),
+                     [&](ElementType candidate) { return H5Tequal(type.get(), native_type(candidate)) > 0; });
     if (match == std::end(all_types)) {
-        refuse("{} has an unsupported element type (u8, i32, i64, f32 and f64, little endian, are known)", path);
+        refuse("{} has an unsupported element type (u8, i32, i64, f32 and f64, little endian, are known)",
+               path);
     }
     info.type = *match;
 
     Handle const space(parsed(H5Dget_space(dataset), path), H5Sclose);
     H5S_class_t const space_class = H5Sget_simple_extent_type(space.get());
-    if (space_class != H5S_SCALAR && space_class != H5S_SIMPLE) refuse("{} has no elements at all (null dataspace)", path);
+    if (space_class != H5S_SCALAR && space_class != H5S_SIMPLE)
+        refuse("{} has no elements at all (null dataspace)", path);
     hsize_t dims[H5S_MAX_RANK] = {};
     int const rank = parsed(H5Sget_simple_extent_dims(space.get(), dims, nullptr), path);
     std::uint64_t size = size_of(info.type);
@@ -407,7 +466,8 @@ DatasetInfo ImageReader::State::inspect(hid_t dataset, std::string const& path) 
         size *= dims[i];
         info.shape.push_back(static_cast<std::int64_t>(dims[i]));
     }
-    if (std::any_of(dims, dims + rank, [](hsize_t extent) { return extent > std::numeric_limits<std::int64_t>::max(); })) {
+    if (std::any_of(dims, dims + rank,
+                    [](hsize_t extent) { return extent > std::numeric_limits<std::int64_t>::max(); })) {
         refuse("{} declares an extent over 2^63", path);
     }
     check_storage(dataset, info);
@@ -417,7 +477,8 @@ DatasetInfo ImageReader::State::inspect(hid_t dataset, std::string const& path) 
 void ImageReader::State::check_storage(hid_t dataset, DatasetInfo const& info) const {
     Handle const creation(parsed(H5Dget_create_plist(dataset), info.path), H5Pclose);
     if (parsed(H5Pget_external_count(creation.get()), info.path) != 0) {
-        refuse("{} keeps its content in another file (external storage is refused, it could name any file)", info.path);
+        refuse("{} keeps its content in another file (external storage is refused, it could name any file)",
+               info.path);
     }
     H5D_layout_t const layout = H5Pget_layout(creation.get());
     if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT && layout != H5D_CHUNKED) {
@@ -433,8 +494,8 @@ void ImageReader::State::check_storage(hid_t dataset, DatasetInfo const& info) c
         backed = backed && offset != HADDR_UNDEF && offset <= file_size - stored;
     }
     if (!backed) {
-        refuse("{} declares {} bytes but the file does not hold them ({} bytes stored, file of {} bytes)", info.path,
-               info.size_bytes(), stored, file_size);
+        refuse("{} declares {} bytes but the file does not hold them ({} bytes stored, file of {} bytes)",
+               info.path, info.size_bytes(), stored, file_size);
     }
 }
 
@@ -444,11 +505,13 @@ void ImageReader::State::check_chunks(hid_t dataset, hid_t creation, DatasetInfo
     for (int i = 0; i < num_filters; ++i) {
         unsigned flags = 0, filter_config = 0;
         std::size_t num_values = 0;
-        H5Z_filter_t const filter = H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &num_values, nullptr, 0,
-                                                   nullptr, &filter_config);
+        H5Z_filter_t const filter = H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &num_values,
+                                                   nullptr, 0, nullptr, &filter_config);
         if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE) {
-            refuse("{} uses HDF5 filter {} (only deflate and shuffle are read); store it with gzip or uncompressed", info.path,
-                   static_cast<int>(filter));
+            refuse(
+                "{} uses HDF5 filter {} (only deflate and shuffle are read); store it with gzip or "
+                "uncompressed",
+                info.path, static_cast<int>(filter));
         }
         if (filter == H5Z_FILTER_DEFLATE) ++num_deflate;
     }
@@ -465,7 +528,8 @@ void ImageReader::State::check_chunks(hid_t dataset, hid_t creation, DatasetInfo
             refuse("{} has chunks larger than the file could hold", info.path);
         }
         chunk_bytes *= chunk[i];
-        hsize_t const along = (static_cast<hsize_t>(info.shape[static_cast<std::size_t>(i)]) - 1) / chunk[i] + 1;
+        hsize_t const along =
+            (static_cast<hsize_t>(info.shape[static_cast<std::size_t>(i)]) - 1) / chunk[i] + 1;
         if (along > max_chunks || (expected_chunks *= along) > max_chunks) {
             refuse("{} has more than {} chunks; store it in larger ones", info.path, max_chunks);
         }
@@ -474,8 +538,8 @@ void ImageReader::State::check_chunks(hid_t dataset, hid_t creation, DatasetInfo
     hsize_t num_chunks = 0;
     parsed(H5Dget_num_chunks(dataset, space.get(), &num_chunks), info.path);
     if (num_chunks != expected_chunks) {
-        refuse("{} declares {} bytes but the file holds {} of its {} chunks", info.path, info.size_bytes(), num_chunks,
-               expected_chunks);
+        refuse("{} declares {} bytes but the file holds {} of its {} chunks", info.path, info.size_bytes(),
+               num_chunks, expected_chunks);
     }
     std::uint64_t stored = 0;
     for (hsize_t i = 0; i < num_chunks; ++i) {
@@ -483,25 +547,35 @@ void ImageReader::State::check_chunks(hid_t dataset, hid_t creation, DatasetInfo
         unsigned skipped_filters = 0;
         haddr_t address = HADDR_UNDEF;
         hsize_t size = 0;
-        parsed(H5Dget_chunk_info(dataset, space.get(), i, first_element, &skipped_filters, &address, &size), info.path);
+        parsed(H5Dget_chunk_info(dataset, space.get(), i, first_element, &skipped_filters, &address, &size),
+               info.path);
         bool const backed = address != HADDR_UNDEF && size <= file_size && address <= file_size - size;
         if (!backed || (num_filters == 0 && size != chunk_bytes) || skipped_filters != 0) {
-            refuse("chunk {} of {} is damaged ({} bytes at {}, file of {} bytes)", i, info.path, size, address, file_size);
+            refuse("chunk {} of {} is damaged ({} bytes at {}, file of {} bytes)", i, info.path, size,
+                   address, file_size);
+        }
+        if (num_deflate > 0) {
+            auto const inflated = inflated_size(bytes.subspan(address, size));
+            if (inflated != chunk_bytes) {
+                refuse("chunk {} of {} is damaged (it does not inflate to {} bytes)", i, info.path,
+                       chunk_bytes);
+            }
         }
         stored += size;
     }
     std::uint64_t const bound = num_deflate > 0 ? stored * max_deflate_ratio : stored;
     if (info.size_bytes() > bound) {
-        refuse("{} declares {} bytes but the file does not hold them ({} bytes stored)", info.path, info.size_bytes(),
-               stored);
+        refuse("{} declares {} bytes but the file does not hold them ({} bytes stored)", info.path,
+               info.size_bytes(), stored);
     }
 }
 
 std::vector<DatasetInfo> const& ImageReader::datasets() const { return state_->datasets; }
 
 DatasetInfo const* ImageReader::State::find(std::string_view path) const {
-    auto const found = std::lower_bound(datasets.begin(), datasets.end(), path,
-                                        [](DatasetInfo const& info, std::string_view key) { return info.path < key; });
+    auto const found =
+        std::lower_bound(datasets.begin(), datasets.end(), path,
+                         [](DatasetInfo const& info, std::string_view key) { return info.path < key; });
     return found != datasets.end() && found->path == path ? &*found : nullptr;
 }
 
@@ -511,24 +585,29 @@ void ImageReader::read(DatasetInfo const& expected, std::span<std::byte> out) co
     DatasetInfo const* const found = state_->find(expected.path);
     if (found == nullptr) state_->refuse("dataset {} is missing", expected.path);
     if (*found != expected) {
-        state_->refuse("dataset {} is {}, but {} is needed", expected.path, describe(*found), describe(expected));
+        state_->refuse("dataset {} is {}, but {} is needed", expected.path, describe(*found),
+                       describe(expected));
     }
     assert(out.size() == expected.size_bytes());
     if (out.empty()) return;
     LibraryUse const use;
-    Handle const dataset(state_->parsed(H5Dopen2(state_->file.get(), expected.path.c_str(), H5P_DEFAULT), expected.path),
-                         H5Dclose);
-    state_->parsed(H5Dread(dataset.get(), native_type(expected.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()),
-                   "dataset " + expected.path);
+    Handle const dataset(
+        state_->parsed(H5Dopen2(state_->file.get(), expected.path.c_str(), H5P_DEFAULT), expected.path),
+        H5Dclose);
+    state_->parsed(
+        H5Dread(dataset.get(), native_type(expected.type), H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()),
+        "dataset " + expected.path);
 }
 
 Handle ImageReader::State::open_attribute(std::string const& attribute) const {
     if (parsed(H5Aexists(file.get(), attribute.c_str()), "attribute " + attribute) == 0) {
         refuse("attribute '{}' of the root group is missing", attribute);
     }
-    Handle handle(parsed(H5Aopen(file.get(), attribute.c_str(), H5P_DEFAULT), "attribute " + attribute), H5Aclose);
+    Handle handle(parsed(H5Aopen(file.get(), attribute.c_str(), H5P_DEFAULT), "attribute " + attribute),
+                  H5Aclose);
     Handle const space(parsed(H5Aget_space(handle.get()), "attribute " + attribute), H5Sclose);
-    if (H5Sget_simple_extent_npoints(space.get()) != 1) refuse("attribute '{}' is not a single value", attribute);
+    if (H5Sget_simple_extent_npoints(space.get()) != 1)
+        refuse("attribute '{}' is not a single value", attribute);
     return handle;
 }
 
@@ -537,7 +616,8 @@ std::string ImageReader::attribute(std::string const& name) const {
     Handle const attribute = state_->open_attribute(name);
     Handle const type(state_->parsed(H5Aget_type(attribute.get()), "attribute " + name), H5Tclose);
     std::size_t const size = H5Tget_size(type.get());
-    if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 || size > max_attribute_bytes) {
+    if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
+        size > max_attribute_bytes) {
         state_->refuse("attribute '{}' is not a fixed-length string", name);
     }
     std::string value(size, '\0');

@@ -41,7 +41,8 @@ void collect_maximal_nodes(int lo, int hi, ReplicaRange range, std::vector<Repli
     collect_maximal_nodes(middle(lo, hi), hi, range, nodes);
 }
 
-void add(float* __restrict out, float const* __restrict left, float const* __restrict right, std::size_t count) {
+void add(float* __restrict out, float const* __restrict left, float const* __restrict right,
+         std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) out[i] = left[i] + right[i];
 }
 
@@ -99,6 +100,23 @@ std::vector<ReplicaRange> maximal_nodes(int num_replicas, ReplicaRange range) {
     std::vector<ReplicaRange> nodes;
     collect_maximal_nodes(0, num_replicas, range, nodes);
     return nodes;
+}
+
+std::vector<std::int16_t> postfix_order(int num_replicas, std::vector<ReplicaRange> const& sources) {
+    std::vector<std::int16_t> order;
+    auto const append = [&](auto const& self, int lo, int hi) -> void {
+        auto const source = std::ranges::find(sources, ReplicaRange{lo, hi});
+        if (source != sources.end()) {
+            order.push_back(static_cast<std::int16_t>(source - sources.begin()));
+            return;
+        }
+        assert(hi - lo > 1);
+        self(self, lo, middle(lo, hi));
+        self(self, middle(lo, hi), hi);
+        order.push_back(-1);
+    };
+    append(append, 0, num_replicas);
+    return order;
 }
 
 TreeSum::TreeSum(int num_replicas, ReplicaRange node, std::vector<ReplicaRange> const& sources)

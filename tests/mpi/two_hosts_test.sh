@@ -8,7 +8,7 @@ hosts=$(cd "$(dirname "$0")/../support/two-hosts" && pwd)
 skip() { echo "SKIPPED: $1"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "needs root to make network namespaces"
 command -v ip >/dev/null || skip "needs ip (iproute2)"
-"$mpiexec" --version | grep -q "Open MPI" || skip "needs Open MPI's mpirun"
+"$mpiexec" --version | grep -qE "Open(RTE| MPI|PRTE)" || skip "needs Open MPI's mpirun"
 trap '"$hosts/up" down' EXIT
 "$hosts/up" down
 "$hosts/up" || skip "cannot make two network namespaces here"
@@ -20,6 +20,6 @@ for program; do
     echo "== $(basename "$program") on hosts of $first and $second ranks"
     "$mpiexec" --mca plm_rsh_agent "$hosts/rsh-agent" --mca btl self,vader,tcp --mca btl_tcp_if_include 10.78.0.0/24 \
       --mca oob_tcp_if_include 10.78.0.0/24 --host "10.78.0.1:$first,10.78.0.2:$second" -np $((first + second)) \
-      --bind-to none -x HOLDFAST_TEST_NUM_HOSTS=2 "$program" || exit 1
+      --bind-to none --mca mpi_yield_when_idle 1 -x HOLDFAST_TEST_NUM_HOSTS=2 "$program" || exit 1
   done
 done

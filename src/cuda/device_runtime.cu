@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled with -fmad=false: fused only where written.
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/device_runtime.hpp"
+#include "cuda/sum_order_check.hpp"
+
+namespace holdfast::cuda {
+namespace {
+
+void cuda_check(cudaError_t code, char const* call) {
+    if (code != cudaSuccess)
+        fail(ExitCode::retry, "{} failed: {} (the GPU or its driver is in trouble); see nvidia-smi", call,
+             cudaGetErrorString(code));
+}
+
+cudaStream_t native(Stream const& stream) { return static_cast<cudaStream_t>(stream.get()); }
+
+constexpr int threads_per_block = 256;
+
+unsigned num_blocks(std::size_t count) {
+    // Several elements a thread beyond this; enough blocks for every multiprocessor of any GPU.
+    return static_cast<unsigned>(
+        std::min<std::size_t>((count + threads_per_block - 1) / threads_per_block, 4096));
+}
+
+struct SumArguments {
+    float const* sources[SumOrder::max_sources];
+    std::int16_t postfix[2 * SumOrder::max_sources];
+    int num_steps;
+};
+static_assert(sizeof(SumArguments) < 4000, "kernel arguments are limited to 4 KB");
+
+__global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t count) {
+    std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += stride) {
+        float waiting[SumOrder::max_depth];
+        int depth = 0;
+        for (int step = 0; step < arguments.num_steps; ++step) {
+            int const source = arguments.postfix[step];
+            if (source >= 0) {
+                waiting[depth++] = arguments.sources[source][i];
+            } else {
+                --depth;
+                waiting[depth - 1] = __fadd_rn(waiting[depth - 1], waiting[depth]);
+            }
+        }
+        out[i] = waiting[0];
+    }
+}
+
+__global__ void sgd_kernel(float* parameters, float* momentum, float const* gradient, std::size_t count,
+                           float mu, float lr) {
+    std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += stride) {
+        float const velocity = __fadd_rn(__fmul_rn(mu, momentum[i]), gradient[i]);
+        momentum[i] = velocity;
+        parameters[i] = __fmaf_rn(velocity, -lr, parameters[i]);
+    }
+}
+
+}  // namespace
+
+std::string runtime_name() {
+    int version = 0;
+    cuda_check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+    return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::vector<std::string> visible_device_uuids() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
+        return {};  // no GPU or no driver: the caller says what that means
+    std::vector<std::string> uuids;
+    for (int device = 0; device < count; ++device) {
+        cudaDeviceProp properties{};
+        cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+        std::string uuid;
+        for (char const byte : properties.uuid.bytes)
+            uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+        uuids.push_back(uuid);
+    }
+    return uuids;
+}
+
+std::string device_name(int device) {
+    cudaDeviceProp properties{};
+    cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return properties.name;
+}
+
+void use_device(int device) { cuda_check(cudaSetDevice(device), "cudaSetDevice"); }
+
+Stream::Stream() {
+    cudaStream_t stream = nullptr;
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    handle_ = stream;
+}
+
+Stream::~Stream() { cudaStreamDestroy(static_cast<cudaStream_t>(handle_)); }
+
+void Stream::synchronize() const {
+    cuda_check(cudaStreamSynchronize(native(*this)), "cudaStreamSynchronize");
+}
+
+Event::Event() {
+    cudaEvent_t event = nullptr;
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    handle_ = event;
+}
+
+Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(handle_)); }
+
+void Event::record(Stream const& stream) {
+    cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(handle_), native(stream)), "cudaEventRecord");
+}
+
+void Event::make_wait(Stream const& stream) const {
+    cuda_check(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(handle_), 0),
+               "cudaStreamWaitEvent");
+}
+
+bool Event::is_reached() const {
+    cudaError_t const status = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+    if (status == cudaErrorNotReady) return false;
+    cuda_check(status, "cudaEventQuery");
+    return true;
+}
+
+DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
+    void* memory = nullptr;
+    cudaError_t const status = cudaMalloc(&memory, count * sizeof(float));
+    require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
+            "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
+            "a smaller "
+            "--batch-size",
+            count * sizeof(float) >> 20);
+    cuda_check(status, "cudaMalloc");
+    data_ = static_cast<float*>(memory);
+    cuda_check(cudaMemset(data_, 0, count * sizeof(float)), "cudaMemset");
+}
+
+DeviceFloats::~DeviceFloats() { cudaFree(data_); }
+
+DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+}
+
+void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
+    cuda_check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync");
+}
+
+void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
+                  std::size_t count, Stream const& stream) {
+    require_valid_order(sources, order);
+    if (count == 0) return;
+    SumArguments arguments{};
+    std::copy(sources.begin(), sources.end(), arguments.sources);
+    // Each source once and an add between them: fits, since the number of sources was checked.
+    require(order.postfix.size() <= 2 * SumOrder::max_sources, ExitCode::internal_error,
+            "an order of summation of {} steps", order.postfix.size());
+    std::copy(order.postfix.begin(), order.postfix.end(), arguments.postfix);
+    arguments.num_steps = static_cast<int>(order.postfix.size());
+    sum_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(out, arguments, count);
+    cuda_check(cudaGetLastError(), "sum_kernel");
+}
+
+void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
+              float lr, Stream const& stream) {
+    if (count == 0) return;
+    sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
+                                                                            count, mu, lr);
+    cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the GPU path asks of a device: memory, streams, events, copies, the sum in the tree and the
+// optimizer's pass. Without types of CUDA or torch, and C++17, because nvcc compiles it too. There are two
+// implementations: device_runtime.cu, and device_runtime_host.cpp, which does the same in host memory at
+// once, so that what stands on it can be tested without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace holdfast::cuda {
+
+/// "CUDA 13.0" or "host".
+std::string runtime_name();
+/// UUIDs of the GPUs this process sees, in device order; empty on the host.
+std::vector<std::string> visible_device_uuids();
+std::string device_name(int device);
+/// Must come before anything else here, in every thread: CUDA otherwise takes device 0 and its memory.
+void use_device(int device);
+
+/// Work in order, beside the host and other streams.
+class Stream {
+  public:
+    Stream();
+    ~Stream();
+    Stream(Stream const&) = delete;
+    Stream& operator=(Stream const&) = delete;
+    void* get() const { return handle_; }  ///< a cudaStream_t; null on the host
+    void synchronize() const;
+
+  private:
+    void* handle_ = nullptr;
+};
+
+/// A point in a stream that another stream or the host can wait for.
+class Event {
+  public:
+    Event();
+    ~Event();
+    Event(Event const&) = delete;
+    Event& operator=(Event const&) = delete;
+    void record(Stream const& stream);
+    void make_wait(Stream const& stream) const;  ///< what comes later in `stream` waits for the point
+    bool is_reached() const;
+
+  private:
+    void* handle_ = nullptr;
+};
+
+/// Zero-filled floats in device memory, 256-byte aligned.
+class DeviceFloats {
+  public:
+    DeviceFloats() = default;
+    explicit DeviceFloats(std::size_t count);
+    ~DeviceFloats();
+    DeviceFloats(DeviceFloats&& other) noexcept : data_(other.data_), count_(other.count_) {
+        other.data_ = nullptr;
+    }
+    DeviceFloats& operator=(DeviceFloats&& other) noexcept;
+    float* data() const { return data_; }
+    std::size_t size() const { return count_; }
+
+  private:
+    float* data_ = nullptr;
+    std::size_t count_ = 0;
+};
+
+/// Any direction between device and host memory.
+void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
+
+/// A sum in a fixed order, in postfix: i >= 0 takes sources[i], -1 adds the two sums before it (the earlier
+/// one left).
+struct SumOrder {
+    static constexpr int max_sources = 128;
+    static constexpr int max_depth = 16;  ///< sums waiting at one time
+    std::vector<std::int16_t> postfix;
+};
+/// out[i] = the sum of sources[...][i], i in [0, count). `out` may be one of the sources. Throws
+/// Error(do_not_requeue) beyond the limits of SumOrder, Error(internal_error) if the order is malformed.
+void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
+                  std::size_t count, Stream const& stream);
+
+/// momentum = mu * momentum + gradient (unfused), parameters = fma(momentum, -lr, parameters): the bits of
+/// optim::sgd_step.
+void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
+              float lr, Stream const& stream);
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/numeric_fingerprint.hpp"
+
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/digest.hpp"
+#include "model/resnet.hpp"
+#include "model/resnet_initialization.hpp"
+#include "train/compute_thread.hpp"
+#include "train/replica.hpp"
+
+namespace holdfast::train {
+namespace {
+
+/// Small enough to cost some 20 ms, wide enough for the vector kernels of convolution, BatchNorm and the linear layer.
+Digest gradient_digest() {
+    model::ResNet const network = model::make_resnet({.depth = 18, .width = 16, .num_classes = 10, .in_channels = 3});
+    std::vector<float> memory(StateTensors::num_floats(network.layout));
+    StateTensors const tensors = StateTensors::in(memory, network.layout);
+    model::initialize_parameters(network, 0, tensors.parameters);
+
+    data::ImageShape const shape{3, 32, 32};
+    data::ReplicaBatch batch;
+    for (std::int64_t sample = 0; sample < 4; ++sample) {
+        batch.samples.push_back(sample);
+        batch.labels_N.push_back(sample % 10);
+        for (std::int64_t i = 0; i < shape.num_values(); ++i)
+            batch.images_NCHW.push_back(static_cast<float>((i * 131 + sample * 977) % 255) / 127.0f - 1.0f);
+    }
+    std::vector<float> gradient(network.layout.num_floats);
+    Replica(network, tensors).train(batch, shape, 1.0f, gradient, GradientWrite::overwrite);
+    return digest_of(std::as_bytes(std::span<float const>(gradient)));
+}
+
+}  // namespace
+
+std::string torch_version() { return fmt::format("{}.{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH); }
+
+std::string cpu_capability() { return at::get_cpu_capability(); }
+
+std::string numeric_fingerprint(int threads) {
+    prepare_compute_thread(threads);
+    nlohmann::ordered_json json;
+    json["torch"] = torch_version();
+    json["cpu_capability"] = cpu_capability();
+    json["threads"] = threads;
+    json["gradient_digest"] = gradient_digest().hex();
+    return json.dump();
+}
+
+}  // namespace holdfast::train

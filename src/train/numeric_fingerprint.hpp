@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run's bits depend on besides its settings: the numeric platform. Kernels differ by instruction set, cache size and
+// library version, so the promise of equal bits holds on one platform, and this is how another one is noticed.
+#pragma once
+
+#include <string>
+
+namespace holdfast::train {
+
+/// JSON of torch version, CPU capability and the digest of the gradient of one small fixed batch, computed with `threads`.
+std::string numeric_fingerprint(int threads);
+
+/// Version of the LibTorch that is loaded, "2.15.0".
+std::string torch_version();
+/// ATen's name of the instruction set it computes with, "AVX512".
+std::string cpu_capability();
+
+}  // namespace holdfast::train

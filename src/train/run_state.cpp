@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_state.hpp"
+
+#include <string_view>
+
+#include "checkpoint/checkpoint_image.hpp"
+#include "core/error.hpp"
+
+namespace holdfast::train {
+namespace {
+
+std::span<float> part_of(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t buffer_begin) {
+    return buffer.subspan(tensor.offset - buffer_begin, tensor.size);
+}
+
+void visit_parameters(checkpoint::StateArchive& archive, std::string_view group, model::FlatLayout const& layout,
+                      std::span<float> buffer) {
+    for (model::FlatTensor const& tensor : layout.parameters)
+        archive.field(fmt::format("{}/{}", group, tensor.name), part_of(buffer, tensor, 0), tensor.shape);
+}
+
+void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& layout, std::span<float> statistics,
+                   std::int64_t step) {
+    for (std::size_t i = 0; i < layout.running_means.size(); ++i) {
+        for (model::FlatTensor const* tensor : {&layout.running_means[i], &layout.running_variances[i]})
+            archive.field(fmt::format("{}/{}", checkpoint::buffers_group, tensor->name),
+                          part_of(statistics, *tensor, layout.means_begin), tensor->shape);
+        // torch counts forward passes here; every replica has made `step` of them. Derived, so what is loaded is ignored.
+        std::string name = layout.running_means[i].name;
+        name.replace(name.rfind("running_mean"), std::string::npos, "num_batches_tracked");
+        std::int64_t num_batches_tracked = step;
+        archive.field(fmt::format("{}/{}", checkpoint::buffers_group, name), num_batches_tracked);
+    }
+}
+
+/// A column of the history is an array, so that any HDF5 reader can plot it.
+template <typename Value>
+void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows,
+                  Value report::EpochRow::*member) {
+    std::vector<Value> column;
+    for (report::EpochRow const& row : rows) column.push_back(row.*member);
+    archive.field(fmt::format("/history/{}", name), std::span<Value>(column), {static_cast<std::int64_t>(column.size())});
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = column[i];
+}
+
+}  // namespace
+
+StateTensors StateTensors::in(std::span<float> buffer, model::FlatLayout const& layout) {
+    std::size_t const parameters = layout.num_parameter_floats();
+    return {buffer.subspan(0, parameters), buffer.subspan(parameters, parameters),
+            buffer.subspan(2 * parameters, layout.num_statistics_floats())};
+}
+
+void RunState::visit(checkpoint::StateArchive& archive) {
+    visit_parameters(archive, checkpoint::parameters_group, *layout, tensors.parameters);
+    visit_parameters(archive, checkpoint::momentum_group, *layout, tensors.momentum);
+    visit_buffers(archive, *layout, tensors.statistics, step);
+
+    archive.field("/progress/epoch", epoch);
+    archive.field(checkpoint::step_path, step);
+    archive.field("/progress/steps_per_epoch", steps_per_epoch);
+    archive.field("/progress/open_epoch_loss_sum", open_epoch.loss_sum);
+    archive.field("/progress/open_epoch_count", open_epoch.count);
+    archive.field("/progress/open_epoch_correct", open_epoch.correct);
+
+    using report::EpochRow;
+    visit_column(archive, "epoch", history, &EpochRow::epoch);
+    visit_column(archive, "step", history, &EpochRow::step);
+    visit_column(archive, "lr", history, &EpochRow::lr);
+    visit_column(archive, "loss", history, &EpochRow::loss);
+    visit_column(archive, "train_count", history, &EpochRow::train_count);
+    visit_column(archive, "train_correct", history, &EpochRow::train_correct);
+    visit_column(archive, "test_loss", history, &EpochRow::test_loss);
+    visit_column(archive, "test_count", history, &EpochRow::test_count);
+    visit_column(archive, "test_correct", history, &EpochRow::test_correct);
+
+    std::string text = to_json(settings);
+    archive.field("/settings/json", text);
+    archive.field("/fingerprint/json", fingerprint);
+}
+
+void RunState::load(checkpoint::CheckpointFile const& file) {
+    std::int64_t num_rows = 0;
+    for (hdf5::DatasetInfo const& info : file.datasets())
+        if (info.path == "/history/epoch") num_rows = static_cast<std::int64_t>(info.num_elements());
+    history.resize(static_cast<std::size_t>(num_rows));
+    file.load([this](checkpoint::StateArchive& archive) { visit(archive); });
+    settings = settings_from_json(file.text("/settings/json"), file.name());
+}
+
+void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout, StateTensors const& tensors) {
+    std::vector<std::string_view> groups{checkpoint::parameters_group};
+    bool const has_buffers = file.has(fmt::format("{}/{}", checkpoint::buffers_group, layout.running_means.front().name));
+    if (has_buffers) groups.push_back(checkpoint::buffers_group);
+    file.load(
+        [&](checkpoint::StateArchive& archive) {
+            visit_parameters(archive, checkpoint::parameters_group, layout, tensors.parameters);
+            if (has_buffers) visit_buffers(archive, layout, tensors.statistics, 0);
+        },
+        groups);
+}
+
+}  // namespace holdfast::train

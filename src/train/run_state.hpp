@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything a run consists of between two steps, and nothing else: tensors, position, sums of the open epoch, history,
+// settings. What can be computed from these (learning rate, sample order) is not kept, so it cannot be lost.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_archive.hpp"
+#include "model/flat_layout.hpp"
+#include "report/epoch_row.hpp"
+#include "train/settings.hpp"
+
+namespace holdfast::checkpoint {
+class CheckpointFile;
+}
+
+namespace holdfast::train {
+
+/// The tensors, once per host, in memory that all its ranks see.
+struct StateTensors {
+    std::span<float> parameters;  ///< layout.num_parameter_floats()
+    std::span<float> momentum;    ///< the same size
+    std::span<float> statistics;  ///< layout.num_statistics_floats(): running means, then variances
+
+    static std::size_t num_floats(model::FlatLayout const& layout) {
+        return 2 * layout.num_parameter_floats() + layout.num_statistics_floats();
+    }
+    /// Parts of one buffer of num_floats().
+    static StateTensors in(std::span<float> buffer, model::FlatLayout const& layout);
+};
+
+/// Sums over the steps of the epoch that is not finished yet.
+struct OpenEpoch {
+    double loss_sum = 0;  ///< of loss x samples
+    std::int64_t count = 0;
+    std::int64_t correct = 0;
+};
+
+struct RunState {
+    model::FlatLayout const* layout = nullptr;
+    StateTensors tensors;
+    Settings settings;
+    std::string fingerprint;  ///< numeric platform the run is exact on, as JSON (numeric_fingerprint.hpp)
+    std::int64_t epoch = 0;   ///< of the next step
+    std::int64_t step = 0;    ///< steps done since the start of the run
+    std::int64_t steps_per_epoch = 1;
+    OpenEpoch open_epoch;
+    std::vector<report::EpochRow> history;
+
+    /// All of it, for saving, loading and digesting.
+    void visit(checkpoint::StateArchive& archive);
+    /// Fills this state, whose layout and tensors must be set. Throws Error(do_not_requeue) with every difference.
+    void load(checkpoint::CheckpointFile const& file);
+};
+
+/// The network's weights and running statistics of a checkpoint or a plain HDF5 file with /model and, optionally, /buffers.
+void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout, StateTensors const& tensors);
+
+}  // namespace holdfast::train

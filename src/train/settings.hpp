@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a run: fixed at its first start, stored in every checkpoint, inherited by every later launch. One table
+// (for_each_setting) says of each whether it decides the result, is a limit that may be moved, or is free.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace holdfast::train {
+
+enum class SettingKind {
+    result,  ///< decides the bits: another explicit value at resume is refused
+    limit,   ///< ends the run: may be raised by a later launch
+    free,    ///< another value gives the same result
+};
+
+struct Settings {
+    std::int64_t replicas = 0;  ///< V; 0 until decided: the number of ranks of the first launch
+    std::int64_t batch_size = 128;  ///< per replica. Source of this and the defaults below: the tutorial recipe
+    std::int64_t epochs = 15;
+    std::int64_t max_steps = -1;  ///< -1: no limit
+    std::int64_t seed = 0;
+    std::int64_t threads = 0;  ///< OpenMP threads per replica; 0 until decided: cores / replicas of a host
+    std::string device = "auto";
+    std::string model = "resnet34";
+    std::int64_t width = 64;
+    double lr = 0.1;
+    double momentum = 0.9;
+    std::int64_t lr_step_size = 5;  ///< epochs
+    double lr_gamma = 0.1;
+    std::string reduction = "exact";
+    std::string tail = "exact";
+    std::string data = "sample";
+    std::int64_t limit_train = 0;  ///< 0: all
+    std::int64_t limit_test = 0;
+    std::int64_t eval_batch_size = 128;
+    std::string data_digest;  ///< of decoded pixels and labels, train and test
+    std::string init_digest;  ///< of the parameters given by --init-from; empty: drawn from the seed
+};
+
+/// Calls `visit(name, kind, member)` for every setting; the name is the flag without its dashes.
+template <typename SettingsType, typename Visitor>
+void for_each_setting(SettingsType& settings, Visitor&& visit) {
+    using enum SettingKind;
+    visit("replicas", result, settings.replicas);
+    visit("batch-size", result, settings.batch_size);
+    visit("epochs", limit, settings.epochs);
+    visit("max-steps", limit, settings.max_steps);
+    visit("seed", result, settings.seed);
+    visit("threads", result, settings.threads);
+    visit("device", result, settings.device);
+    visit("model", result, settings.model);
+    visit("width", result, settings.width);
+    visit("lr", result, settings.lr);
+    visit("momentum", result, settings.momentum);
+    visit("lr-step-size", result, settings.lr_step_size);
+    visit("lr-gamma", result, settings.lr_gamma);
+    visit("reduction", result, settings.reduction);
+    visit("tail", result, settings.tail);
+    visit("data", free, settings.data);
+    visit("limit-train", result, settings.limit_train);
+    visit("limit-test", result, settings.limit_test);
+    visit("eval-batch-size", result, settings.eval_batch_size);
+    visit("data-digest", result, settings.data_digest);
+    visit("init-digest", result, settings.init_digest);
+}
+
+/// Throws Error(usage) with every value that is out of its range.
+void check_ranges(Settings const& settings);
+
+/// As one JSON object, keys in the order of the table.
+std::string to_json(Settings const& settings);
+/// Throws Error(do_not_requeue), naming `source`, for anything but a complete set of settings.
+Settings settings_from_json(std::string const& text, std::string const& source);
+
+/// The settings of a launch that goes on with a run: those stored, but for what was given explicitly (flag, environment or
+/// file) and may change. Throws Error(do_not_requeue) with both values of every setting that may not.
+Settings resume_settings(Settings const& stored, Settings const& given, std::set<std::string> const& explicitly_given);
+
+/// Differences as "name: a here, b there", for messages; empty if equal.
+std::vector<std::string> differences(Settings const& a, Settings const& b, std::set<std::string> const& names);
+
+}  // namespace holdfast::train

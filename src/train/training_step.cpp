@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/training_step.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+
+#include "optim/running_statistics.hpp"
+#include "optim/sgd.hpp"
+
+namespace holdfast::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void add_into(std::span<float> target, std::span<float const> source) {
+    float* const __restrict t = target.data();
+    float const* const __restrict s = source.data();
+    for (std::size_t i = 0; i < target.size(); ++i) t[i] += s[i];
+}
+
+/// Calls action(begin, part) with the part of [offset, offset + sum.size()) that lies in [begin, end).
+template <typename Action>
+void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin, std::size_t end, Action action) {
+    std::size_t const from = std::max(offset, begin);
+    std::size_t const to = std::min(offset + sum.size(), end);
+    if (from < to) action(from - begin, sum.subspan(from - offset, to - from));
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(model::FlatLayout const& layout, StateTensors const& tensors, std::span<float> tail,
+                           parallel::GradientExchange& exchange, ReplicaSlots& slots, int first_replica)
+    : layout_(layout), tensors_(tensors), tail_(tail), exchange_(exchange), slots_(slots), first_replica_(first_replica) {
+    assert(tail.size() == model::FlatLayout::tail_size);
+}
+
+StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr, bool ask_to_stop) {
+    StepResult result;
+    Clock::time_point const start = Clock::now();
+    compute(batch, shape);
+    if (ask_to_stop) {
+        int const own_buffer = exchange_.plan().partial_sums.front().buffer;
+        exchange_.buffer(own_buffer)[layout_.tail_begin + tail_stop] += 1.0f;
+    }
+    result.compute_s = seconds_since(start);
+
+    Clock::time_point const exchange_start = Clock::now();
+    exchange_.reduce([&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
+    result.exchange_s = seconds_since(exchange_start);
+
+    result.loss = tail_[tail_loss];
+    result.samples = static_cast<std::int64_t>(tail_[tail_count]);
+    result.correct = static_cast<std::int64_t>(tail_[tail_correct]);
+    result.is_finite = tail_[tail_not_finite] == 0.0f;
+    result.stop_requested = tail_[tail_stop] != 0.0f;
+    return result;
+}
+
+void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape) {
+    using Kind = parallel::BufferPlan::Kind;
+    int next_slot = 0;
+    for (parallel::BufferPlan::Action const& action : exchange_.plan().actions) {
+        if (action.kind == Kind::end_of_wave) {
+            slots_.wait();
+            next_slot = 0;
+        } else if (action.kind == Kind::add) {
+            add_into(exchange_.buffer(action.buffer), exchange_.buffer(action.from_buffer));
+        } else {
+            data::ReplicaBatch const& mine = batch.replicas[static_cast<std::size_t>(action.replica - first_replica_)];
+            float const weight =
+                static_cast<float>(static_cast<double>(mine.samples.size()) / static_cast<double>(batch.global_samples));
+            GradientWrite const write = action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite;
+            std::span<float> const buffer = exchange_.buffer(action.buffer);
+            slots_.start(next_slot++,
+                         [&mine, shape, weight, buffer, write](Replica& replica) { replica.train(mine, shape, weight, buffer, write); });
+        }
+    }
+}
+
+void TrainingStep::consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) {
+    in_range(offset, sum, 0, layout_.means_begin, [&](std::size_t begin, std::span<float const> gradient) {
+        optim::sgd_step(tensors_.parameters.subspan(begin, gradient.size()), tensors_.momentum.subspan(begin, gradient.size()),
+                        gradient, momentum, lr);
+    });
+    in_range(offset, sum, layout_.means_begin, layout_.variances_begin, [&](std::size_t begin, std::span<float const> means) {
+        optim::update_running_mean(tensors_.statistics.subspan(begin, means.size()), means);
+    });
+    in_range(offset, sum, layout_.variances_begin, layout_.tail_begin, [&](std::size_t begin, std::span<float const> variances) {
+        std::size_t const variances_offset = layout_.variances_begin - layout_.means_begin;
+        optim::update_running_variance(tensors_.statistics.subspan(variances_offset + begin, variances.size()), variances);
+    });
+    in_range(offset, sum, layout_.tail_begin, layout_.num_floats, [&](std::size_t begin, std::span<float const> tail) {
+        std::copy(tail.begin(), tail.end(), tail_.begin() + static_cast<std::ptrdiff_t>(begin));
+    });
+}
+
+}  // namespace holdfast::train

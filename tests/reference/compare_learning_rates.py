@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The learning rate of every epoch equals that of torch.optim.lr_scheduler.StepLR, to the last bit of a
+double.
+"""
+
+from pathlib import Path
+
+import holdfast_program
+import torch
+
+import cifar_binary
+
+NUM_EPOCHS = 12
+SCHEDULES = [
+    (0.1, 5, 0.1),
+    (0.3, 2, 0.7),
+]  # lr, step size, gamma: the tutorial's, and one whose products all round
+
+
+def torch_rates(lr: float, step_size: int, gamma: float) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size, gamma)
+    rates = []
+    for _ in range(NUM_EPOCHS):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def main() -> None:
+    holdfast = holdfast_program.Holdfast(holdfast_program.argument_parser(__doc__).parse_args().holdfast)
+    comparison = holdfast_program.Comparison(exact=True)  # plain doubles: equal with any version of torch
+    with holdfast_program.scratch_folder() as name:
+        folder = Path(name)
+        cifar_binary.write_random_set(folder / "data", num_train=8, num_test=2)
+        for number, (lr, step_size, gamma) in enumerate(SCHEDULES):
+            run = folder / str(number)
+            holdfast.train(
+                data=folder / "data",
+                run=run,
+                model="resnet18",
+                width=1,
+                threads=1,
+                batch_size=8,
+                epochs=NUM_EPOCHS,
+                limit_train=8,
+                limit_test=2,
+                lr=lr,
+                lr_step_size=step_size,
+                lr_gamma=gamma,
+            )
+            ours = [row["lr"] for row in holdfast_program.read_steps(run)]
+            theirs = torch_rates(lr, step_size, gamma)
+            comparison.check(
+                f"lr {lr}, x {gamma} every {step_size} epochs", ours == theirs, f"{ours} and {theirs}"
+            )
+    comparison.exit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device_runtime.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "parallel/reduction_tree.hpp"
+#include "support/gradient_leaves.hpp"
+
+namespace holdfast::cuda {
+namespace {
+
+TEST(DeviceRuntime, SumsInTheOrderOfTheTree) {
+    constexpr std::size_t count = 1000;
+    for (int replicas = 1; replicas <= 9; ++replicas)
+        for (int ranks = 1; ranks <= replicas; ++ranks) {
+            std::vector<parallel::ReplicaRange> nodes;
+            for (int rank = 0; rank < ranks; ++rank)
+                for (auto const& node :
+                     parallel::maximal_nodes(replicas, parallel::replica_range(rank, ranks, replicas)))
+                    nodes.push_back(node);
+            std::vector<DeviceFloats> memory;
+            std::vector<float const*> sources;
+            for (auto const& node : nodes) {
+                float* const data = memory.emplace_back(count).data();
+                for (std::size_t i = 0; i < count; ++i) data[i] = test::tree_sum(1, i, node.begin, node.end);
+                sources.push_back(data);
+            }
+            Stream stream;
+            DeviceFloats out(count);
+            sum_in_order(out.data(), sources, {parallel::postfix_order(replicas, nodes)}, count, stream);
+            stream.synchronize();
+            for (std::size_t i = 0; i < count; ++i)
+                ASSERT_TRUE(test::same_bits(out.data()[i], test::tree_sum(1, i, 0, replicas)))
+                    << replicas << " " << ranks;
+        }
+}
+
+TEST(DeviceRuntime, RefusesMalformedOrders) {
+    Stream stream;
+    DeviceFloats a(4);
+    std::vector<float const*> const sources = {a.data(), a.data()};
+    for (std::vector<std::int16_t> const& postfix : std::vector<std::vector<std::int16_t>>{
+             {}, {-1}, {0, -1}, {0, 1}, {0, 2, -1}, {0, 1, -2}, {0, 1, -1, -1}})
+        EXPECT_THROW(sum_in_order(a.data(), sources, {postfix}, 4, stream), Error);
+    std::vector<float const*> const too_many(129, a.data());
+    EXPECT_THROW(sum_in_order(a.data(), too_many, {{0}}, 4, stream), Error);
+    EXPECT_THROW(sum_in_order(a.data(), sources, {std::vector<std::int16_t>(17, 0)}, 4, stream), Error);
+    EXPECT_NO_THROW(sum_in_order(a.data(), sources, {{0, 1, -1}}, 4, stream));
+}
+
+TEST(DeviceRuntime, StepsAsTorchDoes) {
+    constexpr std::size_t count = 1000;
+    Stream stream;
+    DeviceFloats p(count), v(count), g(count);
+    std::vector<float> expected_p(count), expected_v(count);
+    bool fusing_would_differ = false;
+    for (std::size_t i = 0; i < count; ++i) {
+        p.data()[i] = test::leaf(0, 0, i);
+        v.data()[i] = test::leaf(0, 1, i);
+        g.data()[i] = test::leaf(0, 2, i);
+        float const volatile product = 0.9f * v.data()[i];
+        expected_v[i] = product + g.data()[i];
+        expected_p[i] = std::fma(expected_v[i], -0.1f, p.data()[i]);
+        fusing_would_differ =
+            fusing_would_differ || std::fma(0.9f, v.data()[i], g.data()[i]) != expected_v[i];
+    }
+    EXPECT_TRUE(fusing_would_differ);
+    sgd_step(p.data(), v.data(), g.data(), count, 0.9f, 0.1f, stream);
+    stream.synchronize();
+    for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_TRUE(test::same_bits(v.data()[i], expected_v[i]));
+        ASSERT_TRUE(test::same_bits(p.data()[i], expected_p[i]));
+    }
+}
+
+TEST(DeviceRuntime, MemoryIsZeroAlignedAndMovable) {
+    DeviceFloats a(100);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.data()) % 256, 0u);
+    EXPECT_EQ(a.data()[99], 0.0f);
+    Stream stream;
+    float const seven = 7;
+    copy(a.data() + 3, &seven, sizeof seven, stream);
+    stream.synchronize();
+    DeviceFloats const b = std::move(a);
+    EXPECT_EQ(b.size(), 100u);
+    EXPECT_EQ(b.data()[3], 7.0f);
+    DeviceFloats const none;
+    EXPECT_EQ(none.data(), nullptr);
+}
+
+}  // namespace
+}  // namespace holdfast::cuda
