@@ -69,7 +69,7 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
                              .dump(2)
                       << '\n';
         else
-            log::info("{}: test loss {:.4f}\n{}", file->name(), loss, report::test_line("CPU", sums.correct, sums.count));
+            log::info("{}: test loss {:.4f}\n{}", file->name(), loss, report::test_line("CPU0", static_cast<double>(sums.correct) / static_cast<double>(sums.count)));
     }
     world.barrier();
     return ExitCode::finished;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast info: versions of everything the program stands on, and what it can do on this machine.
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <iostream>
 #include <memory>
