@@ -169,11 +169,10 @@ build() {
     exec {lock}>&-
 }
 
-# What mpirun needs everywhere: as root, in containers (no process_vm_readv under Docker's default profile), with fewer
-# cores than ranks, and two minutes instead of one second to save after Ctrl-C. OMPI_MCA_*: Open MPI 4; PRTE_MCA_*: 5.
+# What mpirun needs everywhere: as root, in containers (no process_vm_readv under Docker's default profile) and with fewer
+# cores than ranks. OMPI_MCA_*: Open MPI 4; PRTE_MCA_*: 5.
 prepare_mpirun() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    export OMPI_MCA_odls_base_sigkill_timeout=120 PRTE_MCA_odls_base_sigkill_timeout=120
     export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
     export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
     export OMPI_MCA_btl_vader_single_copy_mechanism=none

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time of one exchange of ResNet34's gradient against MPI_Allreduce of the same bytes in 1 MB pieces (the fastest way to call
-// it: one call for everything takes several times longer). The consumer copies the sum into memory the host shares, so a
-// consumer's write is included on our side. Blocks alternate, because the machine's speed drifts: only the ratio within a
-// pair means anything.
+// Time of one exchange of ResNet34's gradient against MPI_Allreduce of the same bytes in 1 MB pieces (the
+// fastest way to call it: one call for everything takes several times longer). The consumer copies the sum
+// into memory the host shares, so a consumer's write is included on our side. Blocks alternate, because the
+// machine's speed drifts: only the ratio within a pair means anything.
 //
 // mpirun -np 2 benchmark_exchange [--pairs N] [--replicas V] [--json]
-#include <mpi.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include <mpi.h>
+#include <nlohmann/json.hpp>
 
 #include "parallel/gradient_exchange.hpp"
 #include "parallel/host_shared_memory.hpp"
@@ -24,7 +24,8 @@ namespace {
 
 using namespace holdfast::parallel;
 
-constexpr std::size_t num_floats = 21'282'128;  // 21,282,122 parameters of ResNet34 (10 classes), padded to 16
+constexpr std::size_t num_floats =
+    21'282'128;  // 21,282,122 parameters of ResNet34 (10 classes), padded to 16
 constexpr std::size_t piece_floats = std::size_t{1} << 18;
 constexpr int calls_per_block = 5;
 
@@ -120,17 +121,18 @@ int main(int argc, char** argv) try {
     MpiSession const mpi(argc, argv);
     nlohmann::json rows = nlohmann::json::array();
     for (bool const own_hosts : {false, true}) {
-        Communicator const world =
-            own_hosts ? Communicator::collective_world([](int rank) { return rank; }) : Communicator::collective_world();
+        Communicator const world = own_hosts ? Communicator::collective_world([](int rank) { return rank; })
+                                             : Communicator::collective_world();
         rows.push_back(measure(world, num_replicas > 0 ? num_replicas : world.size(), num_pairs));
         if (world.rank() != 0 || json) continue;
         nlohmann::json const& r = rows.back();
-        std::printf("%-14s ranks %d hosts %d replicas %d: %.1f ms, MPI_Allreduce in 1 MB pieces %.1f ms; "
-                    "ratio %.3f [%.3f, %.3f], without the consumer's copy %.3f (%d pairs)\n",
-                    r["backend"].get<std::string>().c_str(), r["ranks"].get<int>(), r["hosts"].get<int>(),
-                    r["replicas"].get<int>(), r["exchange_ms"].get<double>(), r["allreduce_ms"].get<double>(),
-                    r["ratio"].get<double>(), r["ratio_q1"].get<double>(), r["ratio_q3"].get<double>(),
-                    r["ratio_without_consumer"].get<double>(), num_pairs);
+        std::printf(
+            "%-14s ranks %d hosts %d replicas %d: %.1f ms, MPI_Allreduce in 1 MB pieces %.1f ms; "
+            "ratio %.3f [%.3f, %.3f], without the consumer's copy %.3f (%d pairs)\n",
+            r["backend"].get<std::string>().c_str(), r["ranks"].get<int>(), r["hosts"].get<int>(),
+            r["replicas"].get<int>(), r["exchange_ms"].get<double>(), r["allreduce_ms"].get<double>(),
+            r["ratio"].get<double>(), r["ratio_q1"].get<double>(), r["ratio_q3"].get<double>(),
+            r["ratio_without_consumer"].get<double>(), num_pairs);
         std::fflush(stdout);
     }
     int rank = 0;

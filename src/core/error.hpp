@@ -23,6 +23,12 @@ class Error : public std::runtime_error {
     ExitCode code_;
 };
 
+/// An error that every rank of the launch throws at the same place, so that one of them can speak for all.
+class AgreedError : public Error {
+  public:
+    using Error::Error;
+};
+
 /// Throws Error{code} with the formatted message.
 template <typename... Args>
 [[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {

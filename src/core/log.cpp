@@ -64,4 +64,11 @@ void write_error(std::string_view message) {
     if (speaker().file) speaker().file->error("{}", message);
 }
 
+bool write_agreed_error(std::string_view message) {
+    if (speaker().rank != 0) return false;
+    print(STDERR_FILENO, "error: ", message);
+    if (speaker().file) speaker().file->error("{}", message);
+    return true;
+}
+
 }  // namespace holdfast::log

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with -fmad=false: fused only where written.
-#include "cuda/device_runtime.hpp"
-
-#include <cuda_runtime.h>
-
 #include <algorithm>
+#include <cuda_runtime.h>
 #include <utility>
 
 #include "core/error.hpp"
+#include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
 
 namespace holdfast::cuda {
@@ -25,7 +23,8 @@ constexpr int threads_per_block = 256;
 
 unsigned num_blocks(std::size_t count) {
     // Several elements a thread beyond this; enough blocks for every multiprocessor of any GPU.
-    return static_cast<unsigned>(std::min<std::size_t>((count + threads_per_block - 1) / threads_per_block, 4096));
+    return static_cast<unsigned>(
+        std::min<std::size_t>((count + threads_per_block - 1) / threads_per_block, 4096));
 }
 
 struct SumArguments {
@@ -37,7 +36,8 @@ static_assert(sizeof(SumArguments) < 4000, "kernel arguments are limited to 4 KB
 
 __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t count) {
     std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += stride) {
         float waiting[SumOrder::max_depth];
         int depth = 0;
         for (int step = 0; step < arguments.num_steps; ++step) {
@@ -53,10 +53,11 @@ __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t
     }
 }
 
-__global__ void sgd_kernel(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-                           float lr) {
+__global__ void sgd_kernel(float* parameters, float* momentum, float const* gradient, std::size_t count,
+                           float mu, float lr) {
     std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += stride) {
         float const velocity = __fadd_rn(__fmul_rn(mu, momentum[i]), gradient[i]);
         momentum[i] = velocity;
         parameters[i] = __fmaf_rn(velocity, -lr, parameters[i]);
@@ -73,13 +74,15 @@ std::string runtime_name() {
 
 std::vector<std::string> visible_device_uuids() {
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) return {};  // no GPU or no driver: the caller says what that means
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
+        return {};  // no GPU or no driver: the caller says what that means
     std::vector<std::string> uuids;
     for (int device = 0; device < count; ++device) {
         cudaDeviceProp properties{};
         cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
         std::string uuid;
-        for (char const byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+        for (char const byte : properties.uuid.bytes)
+            uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
         uuids.push_back(uuid);
     }
     return uuids;
@@ -101,7 +104,9 @@ Stream::Stream() {
 
 Stream::~Stream() { cudaStreamDestroy(static_cast<cudaStream_t>(handle_)); }
 
-void Stream::synchronize() const { cuda_check(cudaStreamSynchronize(native(*this)), "cudaStreamSynchronize"); }
+void Stream::synchronize() const {
+    cuda_check(cudaStreamSynchronize(native(*this)), "cudaStreamSynchronize");
+}
 
 Event::Event() {
     cudaEvent_t event = nullptr;
@@ -116,7 +121,8 @@ void Event::record(Stream const& stream) {
 }
 
 void Event::make_wait(Stream const& stream) const {
-    cuda_check(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(handle_), 0), "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(handle_), 0),
+               "cudaStreamWaitEvent");
 }
 
 bool Event::is_reached() const {
@@ -130,7 +136,8 @@ DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
     void* memory = nullptr;
     cudaError_t const status = cudaMalloc(&memory, count * sizeof(float));
     require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
-            "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try a smaller "
+            "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
+            "a smaller "
             "--batch-size",
             count * sizeof(float) >> 20);
     cuda_check(status, "cudaMalloc");
@@ -150,8 +157,8 @@ void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stre
     cuda_check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync");
 }
 
-void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order, std::size_t count,
-                  Stream const& stream) {
+void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
+                  std::size_t count, Stream const& stream) {
     require_valid_order(sources, order);
     if (count == 0) return;
     SumArguments arguments{};
@@ -165,11 +172,11 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
     cuda_check(cudaGetLastError(), "sum_kernel");
 }
 
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu, float lr,
-              Stream const& stream) {
+void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
+              float lr, Stream const& stream) {
     if (count == 0) return;
-    sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient, count, mu,
-                                                                             lr);
+    sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
+                                                                            count, mu, lr);
     cuda_check(cudaGetLastError(), "sgd_kernel");
 }
 

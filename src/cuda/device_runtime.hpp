@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the GPU path asks of a device: memory, streams, events, copies, the sum in the tree and the optimizer's pass. Without
-// types of CUDA or torch, and C++17, because nvcc compiles it too. There are two implementations: device_runtime.cu, and
-// device_runtime_host.cpp, which does the same in host memory at once, so that what stands on it can be tested without a GPU.
+// What the GPU path asks of a device: memory, streams, events, copies, the sum in the tree and the
+// optimizer's pass. Without types of CUDA or torch, and C++17, because nvcc compiles it too. There are two
+// implementations: device_runtime.cu, and device_runtime_host.cpp, which does the same in host memory at
+// once, so that what stands on it can be tested without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,9 @@ class DeviceFloats {
     DeviceFloats() = default;
     explicit DeviceFloats(std::size_t count);
     ~DeviceFloats();
-    DeviceFloats(DeviceFloats&& other) noexcept : data_(other.data_), count_(other.count_) { other.data_ = nullptr; }
+    DeviceFloats(DeviceFloats&& other) noexcept : data_(other.data_), count_(other.count_) {
+        other.data_ = nullptr;
+    }
     DeviceFloats& operator=(DeviceFloats&& other) noexcept;
     float* data() const { return data_; }
     std::size_t size() const { return count_; }
@@ -67,19 +70,21 @@ class DeviceFloats {
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
 
-/// A sum in a fixed order, in postfix: i >= 0 takes sources[i], -1 adds the two sums before it (the earlier one left).
+/// A sum in a fixed order, in postfix: i >= 0 takes sources[i], -1 adds the two sums before it (the earlier
+/// one left).
 struct SumOrder {
     static constexpr int max_sources = 128;
     static constexpr int max_depth = 16;  ///< sums waiting at one time
     std::vector<std::int16_t> postfix;
 };
-/// out[i] = the sum of sources[...][i], i in [0, count). `out` may be one of the sources. Throws Error(do_not_requeue) beyond
-/// the limits of SumOrder, Error(internal_error) if the order is malformed.
-void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order, std::size_t count,
-                  Stream const& stream);
+/// out[i] = the sum of sources[...][i], i in [0, count). `out` may be one of the sources. Throws
+/// Error(do_not_requeue) beyond the limits of SumOrder, Error(internal_error) if the order is malformed.
+void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
+                  std::size_t count, Stream const& stream);
 
-/// momentum = mu * momentum + gradient (unfused), parameters = fma(momentum, -lr, parameters): the bits of optim::sgd_step.
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu, float lr,
-              Stream const& stream);
+/// momentum = mu * momentum + gradient (unfused), parameters = fma(momentum, -lr, parameters): the bits of
+/// optim::sgd_step.
+void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
+              float lr, Stream const& stream);
 
 }  // namespace holdfast::cuda

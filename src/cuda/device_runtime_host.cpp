@@ -43,10 +43,12 @@ DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
     return *this;
 }
 
-void copy(void* to, void const* from, std::size_t size_bytes, Stream const&) { std::memmove(to, from, size_bytes); }
+void copy(void* to, void const* from, std::size_t size_bytes, Stream const&) {
+    std::memmove(to, from, size_bytes);
+}
 
-void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order, std::size_t count,
-                  Stream const&) {
+void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
+                  std::size_t count, Stream const&) {
     require_valid_order(sources, order);
     for (std::size_t i = 0; i < count; ++i) {
         float waiting[SumOrder::max_depth];
@@ -63,8 +65,8 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
     }
 }
 
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu, float lr,
-              Stream const&) {
+void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
+              float lr, Stream const&) {
     for (std::size_t i = 0; i < count; ++i) {
         float const velocity = mu * momentum[i] + gradient[i];
         momentum[i] = velocity;

@@ -18,7 +18,8 @@ inline void require_valid_order(std::vector<float const*> const& sources, SumOrd
     int max_depth = 0;
     bool is_valid = true;
     for (std::int16_t const step : order.postfix) {
-        is_valid = is_valid && (step >= 0 ? step < static_cast<int>(sources.size()) : step == -1 && depth >= 2);
+        is_valid =
+            is_valid && (step >= 0 ? step < static_cast<int>(sources.size()) : step == -1 && depth >= 2);
         depth += step >= 0 ? 1 : -1;
         max_depth = std::max(max_depth, depth);
     }

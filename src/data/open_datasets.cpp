@@ -6,6 +6,8 @@
 #include "core/error.hpp"
 #include "data/cifar10_files.hpp"
 #include "data/image_dataset.hpp"
+#include "data/packed_images.hpp"
+#include "data/sample_file.hpp"
 #include "data/subset.hpp"
 #include "data/synthetic_images.hpp"
 
@@ -30,6 +32,7 @@ std::int64_t num_synthetic(std::string_view spec) {
 
 TrainAndTest open_whole(std::string const& spec) {
     if (spec == "synthetic" || spec.starts_with("synthetic:")) return synthetic_datasets(num_synthetic(spec));
+    if (spec == "sample") return open_packed_images(find_sample_file());
     std::error_code error;
     fs::file_status const status = fs::status(spec, error);
     require(status.type() != fs::file_type::none, ExitCode::do_not_requeue, "cannot inspect --data {}: {}", spec,
@@ -39,7 +42,14 @@ TrainAndTest open_whole(std::string const& spec) {
             "'synthetic'",
             spec);
     if (status.type() == fs::file_type::directory) return open_cifar10(spec);
-    fail(ExitCode::do_not_requeue, "--data {} is not a folder", spec);
+    std::string_view const name = spec;
+    for (char const* const ending : {".tar.gz", ".tgz", ".tar"}) {
+        require(!name.ends_with(ending), ExitCode::do_not_requeue,
+                "--data {} is an archive; unpack it with tar -xf and give the folder", spec);
+    }
+    require(!name.ends_with(".bin"), ExitCode::do_not_requeue,
+            "--data {} is one of the six files of CIFAR-10; give the folder they are in", spec);
+    return open_packed_images(spec);
 }
 
 std::unique_ptr<ImageDataset> limited(std::unique_ptr<ImageDataset> dataset, std::int64_t limit, char const* option) {

@@ -6,9 +6,11 @@
 #include <cassert>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <source_location>
 #include <utility>
+#include <zlib.h>
 
 #include <fmt/ranges.h>
 #include <hdf5.h>
@@ -133,6 +135,30 @@ Handle make_space(std::vector<std::int64_t> const& shape) {
     std::vector<hsize_t> const dims(shape.begin(), shape.end());
     return checked(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose,
                    "H5Screate_simple");
+}
+
+/// Size of what a zlib stream holds; nothing if it is not one complete stream. HDF5 itself does not compare
+/// it with the size of a chunk and reads beyond the buffer of one that is too short (1.10.8).
+std::optional<std::uint64_t> inflated_size(std::span<std::byte const> stream) {
+    z_stream inflater{};
+    if (inflateInit(&inflater) != Z_OK) return std::nullopt;
+    std::vector<Bytef> sink(64 * 1024);
+    inflater.next_in = const_cast<Bytef*>(reinterpret_cast<Bytef const*>(stream.data()));
+    std::size_t left = stream.size();
+    std::uint64_t size = 0;
+    int status = Z_OK;
+    while (status == Z_OK) {
+        if (inflater.avail_in == 0) {  // zlib counts in 32 bits
+            inflater.avail_in = static_cast<uInt>(std::min<std::size_t>(left, 1u << 30));
+            left -= inflater.avail_in;
+        }
+        inflater.next_out = sink.data();
+        inflater.avail_out = static_cast<uInt>(sink.size());
+        status = inflate(&inflater, Z_NO_FLUSH);
+        size += sink.size() - inflater.avail_out;
+    }
+    inflateEnd(&inflater);
+    return status == Z_STREAM_END ? std::optional(size) : std::nullopt;
 }
 
 std::string describe(DatasetInfo const& info) {
@@ -318,6 +344,7 @@ ImageBuilder::Image ImageBuilder::finish() {
 
 struct ImageReader::State {
     std::string name;
+    std::span<std::byte const> bytes;
     std::uint64_t file_size = 0;
     Handle file;
     std::vector<DatasetInfo> datasets;
@@ -345,6 +372,7 @@ ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name)
     : state_(std::make_unique<State>()) {
     LibraryUse const use;
     state_->name = std::move(name);
+    state_->bytes = bytes;
     state_->file_size = bytes.size();
     constexpr char signature[] = "\x89HDF\r\n\x1a\n";
     if (bytes.size() < 8 ||
@@ -525,6 +553,13 @@ void ImageReader::State::check_chunks(hid_t dataset, hid_t creation, DatasetInfo
         if (!backed || (num_filters == 0 && size != chunk_bytes) || skipped_filters != 0) {
             refuse("chunk {} of {} is damaged ({} bytes at {}, file of {} bytes)", i, info.path, size,
                    address, file_size);
+        }
+        if (num_deflate > 0) {
+            auto const inflated = inflated_size(bytes.subspan(address, size));
+            if (inflated != chunk_bytes) {
+                refuse("chunk {} of {} is damaged (it does not inflate to {} bytes)", i, info.path,
+                       chunk_bytes);
+            }
         }
         stored += size;
     }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/communicator.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <unistd.h>
 #include <utility>
 
 #include "core/error.hpp"
@@ -15,7 +14,8 @@
 namespace holdfast::parallel {
 namespace {
 
-/// Large broadcasts go in pieces: MPI counts are ints, and one call for the whole buffer is several times slower.
+/// Large broadcasts go in pieces: MPI counts are ints, and one call for the whole buffer is several times
+/// slower.
 constexpr std::size_t broadcast_piece_bytes = std::size_t{4} << 20;
 
 std::string this_host_name() {
@@ -83,7 +83,8 @@ Communicator Communicator::collective_world(HostOf const& host_of) {
         host_of_world_rank.push_back(number.try_emplace(name, static_cast<int>(number.size())).first->second);
     std::vector<int> order(static_cast<std::size_t>(s.size));
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {}, [&](int r) { return host_of_world_rank[static_cast<std::size_t>(r)]; });
+    std::ranges::stable_sort(order, {},
+                             [&](int r) { return host_of_world_rank[static_cast<std::size_t>(r)]; });
     s.host_of_rank.clear();
     for (int const r : order) s.host_of_rank.push_back(host_of_world_rank[static_cast<std::size_t>(r)]);
     s.num_hosts = static_cast<int>(number.size());
@@ -117,7 +118,8 @@ void Communicator::broadcast(std::span<std::byte> bytes, int root) const {
     if (size() == 1) return;
     for (std::size_t begin = 0; begin < bytes.size(); begin += broadcast_piece_bytes) {
         std::size_t const count = std::min(broadcast_piece_bytes, bytes.size() - begin);
-        mpi_check(MPI_Bcast(bytes.data() + begin, static_cast<int>(count), MPI_BYTE, root, state_->all), "MPI_Bcast");
+        mpi_check(MPI_Bcast(bytes.data() + begin, static_cast<int>(count), MPI_BYTE, root, state_->all),
+                  "MPI_Bcast");
     }
 }
 
@@ -144,12 +146,13 @@ std::vector<std::string> Communicator::all_gather(std::string const& mine) const
     std::vector<int> begins(lengths.size());
     std::exclusive_scan(lengths.begin(), lengths.end(), begins.begin(), 0);
     std::string all(static_cast<std::size_t>(begins.back() + lengths.back()), '\0');
-    mpi_check(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), begins.data(), MPI_CHAR,
-                             state_->all),
+    mpi_check(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), begins.data(),
+                             MPI_CHAR, state_->all),
               "MPI_Allgatherv");
     std::vector<std::string> texts;
     for (std::size_t r = 0; r < lengths.size(); ++r)
-        texts.push_back(all.substr(static_cast<std::size_t>(begins[r]), static_cast<std::size_t>(lengths[r])));
+        texts.push_back(
+            all.substr(static_cast<std::size_t>(begins[r]), static_cast<std::size_t>(lengths[r])));
     return texts;
 }
 
@@ -169,7 +172,7 @@ void Communicator::agree_ok(std::exception_ptr local_error) const {
     }
     int code = static_cast<int>(failure.code);
     broadcast(std::as_writable_bytes(std::span(&code, 1)), first);
-    throw Error(static_cast<ExitCode>(code), broadcast(failure.message, first));
+    throw AgreedError(static_cast<ExitCode>(code), broadcast(failure.message, first));
 }
 
 void Communicator::agree(std::function<void()> const& action) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of this launch and what they say to each other outside the gradient exchange. Ranks are ordered by (host, local
-// rank), so the replicas of a host are contiguous. All members that talk are collective and say so by their verb
-// (barrier, broadcast, gather, agree_*). Only the main thread calls them.
+// The ranks of this launch and what they say to each other outside the gradient exchange. Ranks are ordered
+// by (host, local rank), so the replicas of a host are contiguous. All members that talk are collective and
+// say so by their verb (barrier, broadcast, gather, agree_*). Only the main thread calls them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace holdfast::parallel {
 
-/// Splits the ranks into hosts: maps (world rank) to a host number. Empty: by shared memory, as the machine is. Tests pass a
-/// grouping to play several hosts on one.
+/// Splits the ranks into hosts: maps (world rank) to a host number. Empty: by shared memory, as the machine
+/// is. Tests pass a grouping to play several hosts on one.
 using HostOf = std::function<int(int world_rank)>;
 
 class Communicator {
@@ -31,7 +31,7 @@ class Communicator {
 
     int rank() const;
     int size() const;
-    int host() const;        ///< number of this rank's host in [0, num_hosts())
+    int host() const;  ///< number of this rank's host in [0, num_hosts())
     int num_hosts() const;
     int local_rank() const;  ///< within the host
     int local_size() const;
@@ -44,7 +44,8 @@ class Communicator {
     std::vector<std::string> all_gather(std::string const& mine) const;
     std::string broadcast(std::string const& text, int root) const;
     bool broadcast(bool value, int root) const;
-    /// Throws on *all* ranks if any rank passes an error, with the first failing rank's message, code, rank and host.
+    /// Throws on *all* ranks if any rank passes an error, with the first failing rank's message, code, rank
+    /// and host.
     void agree_ok(std::exception_ptr local_error) const;
     /// Runs `action` on every rank, then agree_ok. For steps that may fail on one rank only.
     void agree(std::function<void()> const& action) const;

@@ -2,17 +2,17 @@
 // The MPI handles behind Communicator. Private to parallel/: includes <mpi.h>.
 #pragma once
 
-#include <mpi.h>
-
 #include <string>
 #include <vector>
+
+#include <mpi.h>
 
 #include "parallel/communicator.hpp"
 
 namespace holdfast::parallel {
 
 struct Communicator::State {
-    MPI_Comm all = MPI_COMM_NULL;         ///< null: one rank, MPI never started
+    MPI_Comm all = MPI_COMM_NULL;  ///< null: one rank, MPI never started
     MPI_Comm within_host = MPI_COMM_NULL;
     int rank = 0;
     int size = 1;

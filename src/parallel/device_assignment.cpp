@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/device_assignment.hpp"
 
-#include <sched.h>  // g++ defines _GNU_SOURCE, which cpu_set_t needs
-#include <unistd.h>
-
 #include <charconv>
 #include <map>
+#include <sched.h>  // g++ defines _GNU_SOURCE, which cpu_set_t needs
 #include <set>
+#include <unistd.h>
 
 #include "core/error.hpp"
 
@@ -14,7 +13,8 @@ namespace holdfast::parallel {
 namespace {
 
 constexpr char const* how_to_show_all =
-    "give every rank all GPUs of its host (--gpus-per-node=N, no --gpus-per-task under mpirun; CUDA_VISIBLE_DEVICES unset "
+    "give every rank all GPUs of its host (--gpus-per-node=N, no --gpus-per-task under mpirun; "
+    "CUDA_VISIBLE_DEVICES unset "
     "or listing all)";
 
 }  // namespace
@@ -30,17 +30,19 @@ int assign_device(int local_rank, std::vector<std::vector<std::string>> const& v
         require(!uuids.empty(), ExitCode::do_not_requeue,
                 "local rank {} sees no GPU (others may); {}, or use --device cpu", rank, how_to_show_all);
         require(num_ranks <= static_cast<int>(gpus.size()), ExitCode::do_not_requeue,
-                "{} ranks on this host, but {} GPUs visible (NCCL needs a GPU for each rank); start {} ranks per host "
+                "{} ranks on this host, but {} GPUs visible (NCCL needs a GPU for each rank); start {} ranks "
+                "per host "
                 "(mpirun --map-by ppr:{}:node, sbatch --ntasks-per-node={}), or {}",
                 num_ranks, gpus.size(), gpus.size(), gpus.size(), gpus.size(), how_to_show_all);
         int const device = uuids.size() == 1 ? 0 : rank;
-        require(device < static_cast<int>(uuids.size()), ExitCode::do_not_requeue,
-                "local rank {} sees only {} of this host's {} GPUs (the local rank is the index of its GPU); {}", rank,
-                uuids.size(), gpus.size(), how_to_show_all);
+        require(
+            device < static_cast<int>(uuids.size()), ExitCode::do_not_requeue,
+            "local rank {} sees only {} of this host's {} GPUs (the local rank is the index of its GPU); {}",
+            rank, uuids.size(), gpus.size(), how_to_show_all);
         auto const [first, is_new] = user.try_emplace(uuids[static_cast<std::size_t>(device)], rank);
         require(is_new, ExitCode::do_not_requeue,
-                "local ranks {} and {} would both use GPU {} (NCCL needs a GPU for each rank); {}", first->second, rank,
-                first->first, how_to_show_all);
+                "local ranks {} and {} would both use GPU {} (NCCL needs a GPU for each rank); {}",
+                first->second, rank, first->first, how_to_show_all);
         if (rank == local_rank) mine = device;
     }
     return mine;
@@ -79,7 +81,8 @@ std::vector<int> parse_cores(std::string const& text) {
     auto const number = [&] {
         int value = 0;
         auto const result = std::from_chars(next, end, value);
-        require(result.ec == std::errc{} && value >= 0, ExitCode::internal_error, "'{}' is not a list of cores", text);
+        require(result.ec == std::errc{} && value >= 0, ExitCode::internal_error,
+                "'{}' is not a list of cores", text);
         next = result.ptr;
         return value;
     };
@@ -92,7 +95,8 @@ std::vector<int> parse_cores(std::string const& text) {
         }
         for (int core = first; core <= last; ++core) cores.push_back(core);
         if (next == end) break;
-        require(*next == ',' && next + 1 != end, ExitCode::internal_error, "'{}' is not a list of cores", text);
+        require(*next == ',' && next + 1 != end, ExitCode::internal_error, "'{}' is not a list of cores",
+                text);
         ++next;
     }
     return cores;

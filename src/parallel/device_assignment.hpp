@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPU each rank of a host uses, and how many cores it may use. Decided from what all local ranks see, because every
-// way of launching shows something else: all GPUs to every rank, one GPU to each, or the same one to all.
+// Which GPU each rank of a host uses, and how many cores it may use. Decided from what all local ranks see,
+// because every way of launching shows something else: all GPUs to every rank, one GPU to each, or the same
+// one to all.
 #pragma once
 
 #include <string>
@@ -8,9 +9,10 @@
 
 namespace holdfast::parallel {
 
-/// Device index for `local_rank`, given the UUIDs of the GPUs that each local rank of the host sees, in device order. One
-/// visible GPU is device 0, otherwise the local rank counts. Pure function. Throws Error(do_not_requeue) with what to type if
-/// a rank sees none, if there are more ranks than GPUs, or if two ranks would share one.
+/// Device index for `local_rank`, given the UUIDs of the GPUs that each local rank of the host sees, in
+/// device order. One visible GPU is device 0, otherwise the local rank counts. Pure function. Throws
+/// Error(do_not_requeue) with what to type if a rank sees none, if there are more ranks than GPUs, or if two
+/// ranks would share one.
 int assign_device(int local_rank, std::vector<std::vector<std::string>> const& visible_uuids);
 
 /// The cores this process may run on, ascending.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums the flat gradients of all replicas in the fixed tree of reduction_tree.hpp and hands the finished sum over, piece by
-// piece. Every backend gives the same bits for any number of ranks and any split into hosts. It knows neither the optimizer
-// nor torch: the caller passes what to do with a finished piece.
+// Sums the flat gradients of all replicas in the fixed tree of reduction_tree.hpp and hands the finished sum
+// over, piece by piece. Every backend gives the same bits for any number of ranks and any split into hosts.
+// It knows neither the optimizer nor torch: the caller passes what to do with a finished piece.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,10 @@ class GradientExchange {
     virtual BufferPlan const& plan() const = 0;
     /// Flat gradient of num_floats elements, 4096-byte aligned.
     virtual std::span<float> buffer(int index) = 0;
-    /// Collective. Called when the plan's actions are done on this rank. On return every element of the sum has been consumed
-    /// exactly once on each host, by one of its ranks (or on every rank, where ranks share nothing), and what the consumers
-    /// wrote into host-shared memory is visible to all ranks of the host; buffers may be written again.
+    /// Collective. Called when the plan's actions are done on this rank. On return every element of the sum
+    /// has been consumed exactly once on each host, by one of its ranks (or on every rank, where ranks share
+    /// nothing), and what the consumers wrote into host-shared memory is visible to all ranks of the host;
+    /// buffers may be written again.
     virtual void reduce(Consume const& consume) = 0;
     virtual std::string name() const = 0;
 };
@@ -36,10 +37,11 @@ class GradientExchange {
 struct ExchangeConfig {
     int num_replicas = 1;
     std::size_t num_floats = 0;  ///< a multiple of 16
-    int slots = 1;               ///< replicas this rank runs at the same time; must be the same pure function on all ranks
+    int slots = 1;  ///< replicas this rank runs at the same time; must be the same pure function on all ranks
 };
 
 /// Collective. SharedMemoryExchange on one host, MpiExchange on several.
-std::unique_ptr<GradientExchange> collective_make_exchange(Communicator const& communicator, ExchangeConfig const& config);
+std::unique_ptr<GradientExchange> collective_make_exchange(Communicator const& communicator,
+                                                           ExchangeConfig const& config);
 
 }  // namespace holdfast::parallel

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/host_barrier.hpp"
 
+#include <atomic>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <climits>
 
 namespace holdfast::parallel {

@@ -16,10 +16,10 @@ constexpr std::size_t cache_line_floats = 16;
 
 std::vector<BufferPlan> collective_plans(Communicator const& communicator, ExchangeConfig const& config) {
     require(config.num_floats % cache_line_floats == 0 && config.slots >= 1, ExitCode::internal_error,
-            "an exchange of {} floats with {} slots (it needs a multiple of {}, and a slot)", config.num_floats,
-            config.slots, cache_line_floats);
-    std::vector<std::string> const ranks = communicator.all_gather(
-        fmt::format("{} replicas, {} floats, slots {}", config.num_replicas, config.num_floats, config.slots));
+            "an exchange of {} floats with {} slots (it needs a multiple of {}, and a slot)",
+            config.num_floats, config.slots, cache_line_floats);
+    std::vector<std::string> const ranks = communicator.all_gather(fmt::format(
+        "{} replicas, {} floats, slots {}", config.num_replicas, config.num_floats, config.slots));
     std::vector<int> slots;
     std::vector<ReplicaRange> ranges;
     for (int r = 0; r < communicator.size(); ++r) {
@@ -30,12 +30,14 @@ std::vector<BufferPlan> collective_plans(Communicator const& communicator, Excha
         slots.push_back(std::stoi(text.substr(number)));
         ranges.push_back(replica_range(r, communicator.size(), config.num_replicas));
     }
-    // Adding siblings before the exchange only saves memory: the exchange reads all leaves in one pass anyway.
+    // Adding siblings before the exchange only saves memory: the exchange reads all leaves in one pass
+    // anyway.
     bool all_fit = true;
     for (std::size_t r = 0; r < ranges.size(); ++r) all_fit = all_fit && ranges[r].size() <= slots[r];
     std::vector<BufferPlan> plans;
     for (std::size_t r = 0; r < ranges.size(); ++r)
-        plans.push_back(make_buffer_plan(config.num_replicas, ranges[r], slots[r], all_fit ? Merge::none : Merge::early));
+        plans.push_back(
+            make_buffer_plan(config.num_replicas, ranges[r], slots[r], all_fit ? Merge::none : Merge::early));
     return plans;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient buffers of all ranks of one host, in shared memory, with the plans of all ranks of the launch. What the
-// exchange backends for CPU memory have in common.
+// The gradient buffers of all ranks of one host, in shared memory, with the plans of all ranks of the launch.
+// What the exchange backends for CPU memory have in common.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace holdfast::parallel {
 
-/// Collective. What every rank of the launch does, by rank, the same on all of them. Throws if they mean different gradients.
+/// Collective. What every rank of the launch does, by rank, the same on all of them. Throws if they mean
+/// different gradients.
 std::vector<BufferPlan> collective_plans(Communicator const& communicator, ExchangeConfig const& config);
 
 class HostGradients {
@@ -38,8 +39,8 @@ class HostGradients {
     int first_rank_;  ///< of this host
     std::size_t num_floats_;
     std::size_t buffer_stride_floats_;
-    std::vector<BufferPlan> plans_;            ///< by rank of the launch
-    std::vector<std::size_t> first_buffer_;    ///< by local rank
+    std::vector<BufferPlan> plans_;          ///< by rank of the launch
+    std::vector<std::size_t> first_buffer_;  ///< by local rank
     std::vector<ReplicaRange> partial_sums_;
     std::vector<float const*> partial_sum_data_;
     HostSharedMemory memory_;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/host_shared_memory.hpp"
 
-#include <fcntl.h>
-#include <mpi.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <new>
 #include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 #include <utility>
+
+#include <mpi.h>
 
 #include "core/error.hpp"
 #include "parallel/communicator_state.hpp"
@@ -65,8 +65,7 @@ std::byte* map_memfd(Communicator::State const& s, std::size_t size_bytes) {
                           fstat(file.fd, &status) == 0;
         if (made) name = {getpid(), file.fd, status.st_dev, status.st_ino};
     }
-    if (s.local_size > 1)
-        mpi_check(MPI_Bcast(&name, sizeof name, MPI_BYTE, 0, s.within_host), "MPI_Bcast");
+    if (s.local_size > 1) mpi_check(MPI_Bcast(&name, sizeof name, MPI_BYTE, 0, s.within_host), "MPI_Bcast");
     std::byte* base = nullptr;
     if (name.fd >= 0) {
         if (s.local_rank != 0)
@@ -94,7 +93,8 @@ void agree_that_window_fits(Communicator const& communicator, std::size_t size_b
                 folder, std::strerror(errno), size_bytes >> 20);
         std::uint64_t const available = std::uint64_t{space.f_bavail} * space.f_frsize;
         require(available >= size_bytes, ExitCode::do_not_requeue,
-                "{} has {} MB free, {} MB are needed (the ranks of a host share memory through it, since they cannot open "
+                "{} has {} MB free, {} MB are needed (the ranks of a host share memory through it, since "
+                "they cannot open "
                 "each other's /proc/PID/fd); start the container with a larger --shm-size, or set "
                 "OMPI_MCA_osc_sm_backing_directory to a folder with enough space",
                 folder, available >> 20, size_bytes >> 20);
@@ -128,8 +128,8 @@ std::span<float> HostSharedMemory::floats() const {
     return {reinterpret_cast<float*>(bytes_.data()), bytes_.size() / sizeof(float)};
 }
 
-HostSharedMemory HostSharedMemory::collective_allocate(Communicator const& communicator, std::size_t size_bytes,
-                                                       Backing backing) {
+HostSharedMemory HostSharedMemory::collective_allocate(Communicator const& communicator,
+                                                       std::size_t size_bytes, Backing backing) {
     Communicator::State const& s = communicator.state();
     auto owner = std::make_unique<Owner>();
     if (backing == Backing::memfd_or_window) {
@@ -154,7 +154,8 @@ HostSharedMemory HostSharedMemory::collective_allocate(Communicator const& commu
         int unit = 0;
         mpi_check(MPI_Win_shared_query(owner->window, 0, &first_bytes, &unit, &base), "MPI_Win_shared_query");
     });
-    // Processes map the window at addresses of their own, but at whole pages: the remainder is the same everywhere.
+    // Processes map the window at addresses of their own, but at whole pages: the remainder is the same
+    // everywhere.
     std::size_t const remainder = reinterpret_cast<std::uintptr_t>(base) % page_bytes;
     std::byte* const aligned = static_cast<std::byte*>(base) + (page_bytes - remainder) % page_bytes;
     if (s.local_rank == 0) std::memset(aligned, 0, size_bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that all ranks of one host see: parameters, momentum, running statistics and gradients live in it once per host.
-// memfd_create by the first local rank, opened by the others through /proc/PID/fd; it needs no /dev/shm, which containers
-// limit to 64 MB. Where /proc does not allow that, MPI's own shared window.
+// Memory that all ranks of one host see: parameters, momentum, running statistics and gradients live in it
+// once per host. memfd_create by the first local rank, opened by the others through /proc/PID/fd; it needs no
+// /dev/shm, which containers limit to 64 MB. Where /proc does not allow that, MPI's own shared window.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class HostSharedMemory {
         window,  ///< for the tests of the way out
     };
 
-    /// Collective over all ranks. Zero-filled, aligned to 4096 bytes. Throws on all ranks if one cannot map it.
+    /// Collective over all ranks. Zero-filled, aligned to 4096 bytes. Throws on all ranks if one cannot map
+    /// it.
     static HostSharedMemory collective_allocate(Communicator const& communicator, std::size_t size_bytes,
                                                 Backing backing = Backing::memfd_or_window);
     ~HostSharedMemory();

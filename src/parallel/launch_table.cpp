@@ -12,12 +12,14 @@ namespace holdfast::parallel {
 namespace {
 
 std::string format_range(ReplicaRange range) {
-    return range.size() == 1 ? fmt::format("{}", range.begin) : fmt::format("{}-{}", range.begin, range.end - 1);
+    return range.size() == 1 ? fmt::format("{}", range.begin)
+                             : fmt::format("{}-{}", range.begin, range.end - 1);
 }
 
 }  // namespace
 
-LaunchTable collective_launch_table(Communicator const& communicator, std::string const& device, int num_replicas) {
+LaunchTable collective_launch_table(Communicator const& communicator, std::string const& device,
+                                    int num_replicas) {
     std::vector<std::string> const texts = communicator.all_gather(
         fmt::format("{}\n{}\n{}\n{}\n{}", communicator.host(), communicator.host_name(), device,
                     format_cores(affinity_cores()), num_machine_cores()));
@@ -51,9 +53,10 @@ std::string LaunchTable::text() const {
         device_width = std::max(device_width, row.device.size());
         cores_width = std::max(cores_width, format_cores(row.cores).size());
     }
-    auto const line = [&](auto const& rank, auto const& host, auto const& device, auto const& cores, auto const& replicas) {
-        return fmt::format("{:>4}  {:<{}}  {:<{}}  {:<{}}  {}\n", rank, host, host_width, device, device_width, cores,
-                           cores_width, replicas);
+    auto const line = [&](auto const& rank, auto const& host, auto const& device, auto const& cores,
+                          auto const& replicas) {
+        return fmt::format("{:>4}  {:<{}}  {:<{}}  {:<{}}  {}\n", rank, host, host_width, device,
+                           device_width, cores, cores_width, replicas);
     };
     std::string text = line("rank", "host", "device", "cores", "replicas");
     for (std::size_t rank = 0; rank < rows.size(); ++rank) {
@@ -92,16 +95,19 @@ std::vector<std::string> LaunchTable::warnings() const {
         last_host = row.host;
         int const cores = num_cores_of_host(row.host);
         if (2 * cores <= row.machine_cores)
-            warnings.push_back(fmt::format(
-                "the ranks on {} may use {} of its {} cores (mpirun binds a rank to one core when there are one or two, and "
-                "srun gives a task one core unless told); if the host is yours, try mpirun --bind-to none, or "
-                "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-                row.host_name, cores, row.machine_cores));
+            warnings.push_back(
+                fmt::format("the ranks on {} may use {} of its {} cores (mpirun binds a rank to one core "
+                            "when there are one or two, and "
+                            "srun gives a task one core unless told); if the host is yours, try mpirun "
+                            "--bind-to none, or "
+                            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+                            row.host_name, cores, row.machine_cores));
         int const num_ranks = static_cast<int>(
             std::ranges::count_if(rows, [&](LaunchRow const& other) { return other.host == row.host; }));
         if (num_ranks > cores)
-            warnings.push_back(fmt::format("{} ranks share {} cores on {} (they take turns); start fewer ranks", num_ranks,
-                                           cores, row.host_name));
+            warnings.push_back(
+                fmt::format("{} ranks share {} cores on {} (they take turns); start fewer ranks", num_ranks,
+                            cores, row.host_name));
     }
     return warnings;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs where: the table printed at the start, and what in it deserves a warning. Wrong binding and ranks that all landed
-// on one host are the usual reasons for a slow run, and nothing else shows them.
+// Who runs where: the table printed at the start, and what in it deserves a warning. Wrong binding and ranks
+// that all landed on one host are the usual reasons for a slow run, and nothing else shows them.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ struct LaunchTable {
 
     std::string text() const;
     std::vector<std::string> warnings() const;
-    /// Cores that any rank of the host may use. On a cluster a rank's mask is often all of its host's cores, so masks overlap.
+    /// Cores that any rank of the host may use. On a cluster a rank's mask is often all of its host's cores,
+    /// so masks overlap.
     int num_cores_of_host(int host) const;
     int num_replicas_of_host(int host) const;
     /// Default of --threads: cores of the host / replicas there, at least 1; the least over the hosts.
@@ -33,6 +34,7 @@ struct LaunchTable {
 };
 
 /// Collective.
-LaunchTable collective_launch_table(Communicator const& communicator, std::string const& device, int num_replicas);
+LaunchTable collective_launch_table(Communicator const& communicator, std::string const& device,
+                                    int num_replicas);
 
 }  // namespace holdfast::parallel

@@ -2,16 +2,17 @@
 // One throwing check around every MPI call. Private to parallel/: includes <mpi.h>.
 #pragma once
 
-#include <mpi.h>
-
 #include <source_location>
+
+#include <mpi.h>
 
 #include "core/error.hpp"
 
 namespace holdfast::parallel {
 
 /// Throws Error(retry) with MPI's own text unless `code` is MPI_SUCCESS.
-inline void mpi_check(int code, char const* call, std::source_location where = std::source_location::current()) {
+inline void mpi_check(int code, char const* call,
+                      std::source_location where = std::source_location::current()) {
     if (code == MPI_SUCCESS) return;
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;

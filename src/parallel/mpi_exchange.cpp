@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/mpi_exchange.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
+
+#include <mpi.h>
 
 #include "parallel/communicator_state.hpp"
 #include "parallel/mpi_check.hpp"
@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t rounds_in_flight = 3;
 
 void wait_all(std::vector<MPI_Request>& requests) {
-    mpi_check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    mpi_check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+              "MPI_Waitall");
     requests.clear();
 }
 
@@ -48,7 +49,8 @@ struct MpiExchange::Round {
 
 MpiExchange::~MpiExchange() = default;
 
-MpiExchange::MpiExchange(Communicator const& communicator, ExchangeConfig const& config, std::size_t piece_floats)
+MpiExchange::MpiExchange(Communicator const& communicator, ExchangeConfig const& config,
+                         std::size_t piece_floats)
     : ranks_(communicator.state()),
       gradients_(communicator, config),
       num_floats_(config.num_floats),
@@ -56,7 +58,8 @@ MpiExchange::MpiExchange(Communicator const& communicator, ExchangeConfig const&
       hosts_([&] {
           std::vector<Host> hosts(static_cast<std::size_t>(ranks_.num_hosts));
           for (int rank = 0; rank < ranks_.size; ++rank) {
-              Host& host = hosts[static_cast<std::size_t>(ranks_.host_of_rank[static_cast<std::size_t>(rank)])];
+              Host& host =
+                  hosts[static_cast<std::size_t>(ranks_.host_of_rank[static_cast<std::size_t>(rank)])];
               if (host.num_ranks++ == 0) host.first_rank = rank;
           }
           for (Host& host : hosts) {
@@ -105,7 +108,8 @@ MpiExchange::MpiExchange(Communicator const& communicator, ExchangeConfig const&
     }
 
     // Short gradients or many ranks: a piece is never larger than the largest chunk.
-    std::size_t const largest_piece = std::min(piece_floats_, num_floats_ / static_cast<std::size_t>(ranks_.size) + 16);
+    std::size_t const largest_piece =
+        std::min(piece_floats_, num_floats_ / static_cast<std::size_t>(ranks_.size) + 16);
     std::size_t max_partnered = 0;
     for (int round = 0; round < mine.num_ranks; ++round) {
         std::size_t count = 0;
@@ -138,11 +142,12 @@ ElementRange MpiExchange::piece(int owner, std::size_t round) const {
 /// The rank of `host` that stands for it on this piece: in turn.
 int MpiExchange::partner(int host, int owner, std::size_t round) const {
     Host const& h = hosts_[static_cast<std::size_t>(host)];
-    return h.first_rank +
-           static_cast<int>((static_cast<std::size_t>(owner) + round) % static_cast<std::size_t>(h.num_ranks));
+    return h.first_rank + static_cast<int>((static_cast<std::size_t>(owner) + round) %
+                                           static_cast<std::size_t>(h.num_ranks));
 }
 
-/// Two ranks may be owner and partner for each other in one round; node sums go one way, tag max_nodes_ is the way back.
+/// Two ranks may be owner and partner for each other in one round; node sums go one way, tag max_nodes_ is
+/// the way back.
 int MpiExchange::tag(std::size_t round, std::size_t node) const {
     return static_cast<int>(round * (max_nodes_ + 1) + node);
 }
@@ -157,7 +162,8 @@ void MpiExchange::start(Round& round, std::size_t number) {
                             &round.sends.emplace_back()),
                   "MPI_Isend");
     };
-    auto const receive = [&](float* data, std::size_t count, int from, std::size_t node, std::vector<MPI_Request>& to) {
+    auto const receive = [&](float* data, std::size_t count, int from, std::size_t node,
+                             std::vector<MPI_Request>& to) {
         mpi_check(MPI_Irecv(data, static_cast<int>(count), MPI_FLOAT, from, tag(number, node), ranks_.all,
                             &to.emplace_back()),
                   "MPI_Irecv");
@@ -242,7 +248,8 @@ void MpiExchange::reduce(Consume const& consume) {
     // Moves what MPI still has to send for this rank while it waits for the other ranks of its host.
     auto const progress = [&] {
         int found = 0;
-        mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ranks_.all, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
+        mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ranks_.all, &found, MPI_STATUS_IGNORE),
+                  "MPI_Iprobe");
     };
     auto const in_flight = [&](std::size_t round) -> Round& { return rounds_[round % rounds_.size()]; };
     gradients_.barrier().wait(progress);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange between hosts. Every rank owns a chunk of the elements and finishes the tree there; for each piece of it one
-// rank of every other host is the owner's partner: it adds up its host's part of the tree, sends that, and gets the finished
-// piece back, which it consumes for its host. So the ranks of a host share the work evenly, however unlike the hosts are, and
-// the bytes on the wire are those of a ring when every host's replicas form a whole node of the tree.
+// The exchange between hosts. Every rank owns a chunk of the elements and finishes the tree there; for each
+// piece of it one rank of every other host is the owner's partner: it adds up its host's part of the tree,
+// sends that, and gets the finished piece back, which it consumes for its host. So the ranks of a host share
+// the work evenly, however unlike the hosts are, and the bytes on the wire are those of a ring when every
+// host's replicas form a whole node of the tree.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ namespace holdfast::parallel {
 
 class MpiExchange : public GradientExchange {
   public:
-    /// 1 MB: against MPI_Allreduce, the best of 32 KB to 4 MB at 2 and 4 ranks on one machine, each a host of its own
-    /// (benchmarks/exchange).
+    /// 1 MB: against MPI_Allreduce, the best of 32 KB to 4 MB at 2 and 4 ranks on one machine, each a host of
+    /// its own (benchmarks/exchange).
     static constexpr std::size_t default_piece_floats = std::size_t{1} << 18;
 
     /// Collective. Keeps a reference to the communicator's handles, so the communicator must live longer.
@@ -47,7 +48,7 @@ class MpiExchange : public GradientExchange {
     std::size_t num_floats_;
     std::size_t piece_floats_;
     std::size_t num_rounds_ = 0;
-    std::size_t max_nodes_ = 0;      ///< of any host
+    std::size_t max_nodes_ = 0;  ///< of any host
     std::vector<Host> hosts_;
     std::vector<TreeSum> my_nodes_;  ///< the part of the tree inside this host
     TreeSum whole_;                  ///< this host's partial sums, then the other hosts' nodes

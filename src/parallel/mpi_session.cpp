@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/mpi_session.hpp"
 
-#include <mpi.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <exception>
+#include <unistd.h>
+
+#include <mpi.h>
 
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
@@ -32,7 +32,8 @@ MpiSession::MpiSession(int& argc, char**& argv) {
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     install_stop_handlers();
     require(provided >= MPI_THREAD_FUNNELED, ExitCode::do_not_requeue,
-            "this MPI offers thread level {} (Holdfast's data loader and replicas run in threads and need at least "
+            "this MPI offers thread level {} (Holdfast's data loader and replicas run in threads and need at "
+            "least "
             "MPI_THREAD_FUNNELED, {}); use an MPI library built with thread support",
             provided, static_cast<int>(MPI_THREAD_FUNNELED));
     int size = 0;
@@ -52,7 +53,8 @@ void MpiSession::abort(int code) noexcept {
 void require_one_launch(int mpi_size, char const* ompi_world_size, char const* slurm_step_num_tasks) {
     if (mpi_size != 1 || ompi_world_size != nullptr || slurm_step_num_tasks == nullptr) return;
     require(std::atoi(slurm_step_num_tasks) <= 1, ExitCode::do_not_requeue,
-            "srun started {} processes that do not know of each other (each would train alone and claim the same run "
+            "srun started {} processes that do not know of each other (each would train alone and claim the "
+            "same run "
             "directory); try srun --mpi=pmix, or start the ranks with mpirun",
             slurm_step_num_tasks);
 }

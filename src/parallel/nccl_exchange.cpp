@@ -2,10 +2,10 @@
 #include "parallel/nccl_exchange.hpp"
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
-
 #include <exception>
 #include <source_location>
+
+#include <nccl.h>
 
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
@@ -14,9 +14,11 @@
 namespace holdfast::parallel {
 namespace {
 
-void nccl_check(ncclResult_t code, char const* call, std::source_location where = std::source_location::current()) {
+void nccl_check(ncclResult_t code, char const* call,
+                std::source_location where = std::source_location::current()) {
     if (code == ncclSuccess) return;
-    fail(ExitCode::retry, "{} failed: {} ({}; the GPUs can no longer talk to each other) try NCCL_DEBUG=INFO [{}:{}]", call,
+    fail(ExitCode::retry,
+         "{} failed: {} ({}; the GPUs can no longer talk to each other) try NCCL_DEBUG=INFO [{}:{}]", call,
          ncclGetErrorString(code), ncclGetLastError(nullptr), where.file_name(), where.line());
 }
 
@@ -44,7 +46,8 @@ struct NcclExchange::Handle {
     }
 };
 
-NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig const& config, Reduction reduction)
+NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig const& config,
+                           Reduction reduction)
     : rank_(communicator.rank()),
       num_ranks_(communicator.size()),
       reduction_(reduction),
@@ -74,7 +77,8 @@ NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig cons
     ncclConfig_t nccl_config = NCCL_CONFIG_INITIALIZER;
     nccl_config.blocking = 1;
     communicator.agree([&] {
-        nccl_check(ncclCommInitRankConfig(&nccl_->comm, num_ranks_, id, rank_, &nccl_config), "ncclCommInitRankConfig");
+        nccl_check(ncclCommInitRankConfig(&nccl_->comm, num_ranks_, id, rank_, &nccl_config),
+                   "ncclCommInitRankConfig");
     });
     nccl_->stream = static_cast<cudaStream_t>(stream_.get());
     install_stop_handlers();
@@ -87,7 +91,9 @@ std::span<float> NcclExchange::buffer(int index) {
 }
 
 void NcclExchange::gather_exact_sum() {
-    auto const chunk = [&](float* data, int owner) { return data + static_cast<std::size_t>(owner) * chunk_floats_; };
+    auto const chunk = [&](float* data, int owner) {
+        return data + static_cast<std::size_t>(owner) * chunk_floats_;
+    };
     std::vector<float const*> sources;
     float* place = received_.data();
     nccl_check(ncclGroupStart(), "ncclGroupStart");
@@ -97,12 +103,14 @@ void NcclExchange::gather_exact_sum() {
             if (peer == rank_) {
                 sources.push_back(chunk(data, rank_));
             } else {
-                nccl_check(ncclSend(chunk(data, peer), chunk_floats_, ncclFloat, peer, nccl_->comm, nccl_->stream),
-                           "ncclSend");
+                nccl_check(
+                    ncclSend(chunk(data, peer), chunk_floats_, ncclFloat, peer, nccl_->comm, nccl_->stream),
+                    "ncclSend");
             }
         }
         for (int node = 0; peer != rank_ && node < num_nodes_[static_cast<std::size_t>(peer)]; ++node) {
-            nccl_check(ncclRecv(place, chunk_floats_, ncclFloat, peer, nccl_->comm, nccl_->stream), "ncclRecv");
+            nccl_check(ncclRecv(place, chunk_floats_, ncclFloat, peer, nccl_->comm, nccl_->stream),
+                       "ncclRecv");
             sources.push_back(place);
             place += chunk_floats_;
         }
@@ -110,7 +118,8 @@ void NcclExchange::gather_exact_sum() {
     nccl_check(ncclGroupEnd(), "ncclGroupEnd");
     float* const mine = chunk(sum_.data(), rank_);
     cuda::sum_in_order(mine, sources, order_, chunk_floats_, stream_);
-    nccl_check(ncclAllGather(mine, sum_.data(), chunk_floats_, ncclFloat, nccl_->comm, nccl_->stream), "ncclAllGather");
+    nccl_check(ncclAllGather(mine, sum_.data(), chunk_floats_, ncclFloat, nccl_->comm, nccl_->stream),
+               "ncclAllGather");
 }
 
 void NcclExchange::gather_fast_sum() {
@@ -122,8 +131,9 @@ void NcclExchange::gather_fast_sum() {
         sources.push_back(buffers_[static_cast<std::size_t>(partial.buffer)].data());
     }
     cuda::sum_in_order(sum_.data(), sources, in_turn, num_floats_, stream_);
-    nccl_check(ncclAllReduce(sum_.data(), sum_.data(), num_floats_, ncclFloat, ncclSum, nccl_->comm, nccl_->stream),
-               "ncclAllReduce");
+    nccl_check(
+        ncclAllReduce(sum_.data(), sum_.data(), num_floats_, ncclFloat, ncclSum, nccl_->comm, nccl_->stream),
+        "ncclAllReduce");
 }
 
 void NcclExchange::reduce(Consume const& consume) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange between GPUs. exact: NCCL only moves bytes, each rank finishes the tree on its chunk with our own kernel, and
-// the finished chunks are gathered. fast: NCCL adds, in an order of its own, so the bits depend on the number of ranks.
-// Every rank consumes the whole sum, in device memory. Built only with HOLDFAST_WITH_CUDA.
+// The exchange between GPUs. exact: NCCL only moves bytes, each rank finishes the tree on its chunk with our
+// own kernel, and the finished chunks are gathered. fast: NCCL adds, in an order of its own, so the bits
+// depend on the number of ranks. Every rank consumes the whole sum, in device memory. Built only with
+// HOLDFAST_WITH_CUDA.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +19,22 @@ enum class Reduction { exact, fast };
 
 struct NcclVersions {
     std::string compiled;  ///< of nccl.h
-    std::string loaded;    ///< of libnccl.so: another one than LibTorch's would be a second NCCL in the process
+    std::string loaded;  ///< of libnccl.so: another one than LibTorch's would be a second NCCL in the process
 };
 NcclVersions nccl_versions();
 
 class NcclExchange : public GradientExchange {
   public:
-    /// Collective. cuda::use_device came before. MPI carries NCCL's id; NCCL may replace signal handlers, so the stop handlers
-    /// are installed again.
+    /// Collective. cuda::use_device came before. MPI carries NCCL's id; NCCL may replace signal handlers, so
+    /// the stop handlers are installed again.
     NcclExchange(Communicator const& communicator, ExchangeConfig const& config, Reduction reduction);
     ~NcclExchange() override;
 
     BufferPlan const& plan() const override { return plan_; }
     /// In device memory.
     std::span<float> buffer(int index) override;
-    /// `consume` gets device memory and queues its work on stream(); all of it is done on return. No MPI call meanwhile.
+    /// `consume` gets device memory and queues its work on stream(); all of it is done on return. No MPI call
+    /// meanwhile.
     void reduce(Consume const& consume) override;
     std::string name() const override { return reduction_ == Reduction::exact ? "NCCL" : "NCCL, fast"; }
     cuda::Stream const& stream() const { return stream_; }

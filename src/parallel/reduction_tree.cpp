@@ -41,7 +41,8 @@ void collect_maximal_nodes(int lo, int hi, ReplicaRange range, std::vector<Repli
     collect_maximal_nodes(middle(lo, hi), hi, range, nodes);
 }
 
-void add(float* __restrict out, float const* __restrict left, float const* __restrict right, std::size_t count) {
+void add(float* __restrict out, float const* __restrict left, float const* __restrict right,
+         std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) out[i] = left[i] + right[i];
 }
 

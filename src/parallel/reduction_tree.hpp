@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fixed order of summation. node(lo, hi) = node(lo, mid) + node(mid, hi), mid = lo + (hi - lo) / 2, over replica numbers:
-// fp32 addition is commutative bit for bit but not associative, so a fixed tree is all it takes for equal bits on any number
-// of ranks. Plans are pure functions; TreeSum adds blocks that stay in cache. No MPI.
+// The fixed order of summation. node(lo, hi) = node(lo, mid) + node(mid, hi), mid = lo + (hi - lo) / 2, over
+// replica numbers: fp32 addition is commutative bit for bit but not associative, so a fixed tree is all it
+// takes for equal bits on any number of ranks. Plans are pure functions; TreeSum adds blocks that stay in
+// cache. No MPI.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@ struct PartialSum {
 /// What a rank does in every step, before the exchange.
 struct BufferPlan {
     enum class Kind {
-        run,          ///< run `replica` into `buffer` (overwriting it); runs of one wave go on at the same time
+        run,  ///< run `replica` into `buffer` (overwriting it); runs of one wave go on at the same time
         run_and_add,  ///< run `replica` alone and add its gradient to what `buffer` holds (its left sibling)
         end_of_wave,  ///< wait for the runs since the last end_of_wave
         add,          ///< buffer += from_buffer, element by element
@@ -48,24 +49,28 @@ enum class Merge {
 /// Pure function. `slots` replicas run at the same time.
 BufferPlan make_buffer_plan(int num_replicas, ReplicaRange range, int slots, Merge merge);
 
-/// The largest tree nodes that lie inside `range`, ascending: what is left of it when everything possible is added up.
+/// The largest tree nodes that lie inside `range`, ascending: what is left of it when everything possible is
+/// added up.
 std::vector<ReplicaRange> maximal_nodes(int num_replicas, ReplicaRange range);
 
-/// The whole tree from `sources`, which cover all replicas: i >= 0 takes source i, -1 adds the two sums before it.
+/// The whole tree from `sources`, which cover all replicas: i >= 0 takes source i, -1 adds the two sums
+/// before it.
 std::vector<std::int16_t> postfix_order(int num_replicas, std::vector<ReplicaRange> const& sources);
 
 /// Finishes one tree node from smaller ones that lie in memory, block by block.
 class TreeSum {
   public:
-    /// Largest block: 16 KB of floats. Inputs stream through, intermediate sums stay in the first-level cache.
+    /// Largest block: 16 KB of floats. Inputs stream through, intermediate sums stay in the first-level
+    /// cache.
     static constexpr std::size_t max_block_floats = 4096;
 
     /// `sources` cover `node` without overlap, each a node of the tree over num_replicas.
     TreeSum(int num_replicas, ReplicaRange node, std::vector<ReplicaRange> const& sources);
     /// Element e of the source is data[e - first_element].
     void set_source(int index, float const* data, std::size_t first_element = 0);
-    /// The sum of elements [offset, offset + count), count <= max_block_floats. It lies in `out` if given, otherwise in
-    /// memory of this object, valid until the next call, or in the source itself if that is the whole node.
+    /// The sum of elements [offset, offset + count), count <= max_block_floats. It lies in `out` if given,
+    /// otherwise in memory of this object, valid until the next call, or in the source itself if that is the
+    /// whole node.
     std::span<float const> block(std::size_t offset, std::size_t count, float* out = nullptr);
     std::size_t num_sources() const { return sources_.size(); }
     /// Whether the node is one source as it lies, so that there is nothing to add.

@@ -9,7 +9,8 @@ namespace holdfast::parallel {
 
 ReplicaRange replica_range(int rank, int num_ranks, int num_replicas) {
     require(num_ranks <= num_replicas, ExitCode::do_not_requeue,
-            "{} ranks for {} replicas (a rank runs at least one replica, and a run keeps its number of replicas for good); "
+            "{} ranks for {} replicas (a rank runs at least one replica, and a run keeps its number of "
+            "replicas for good); "
             "start at most {} ranks",
             num_ranks, num_replicas, num_replicas);
     auto const begin = [&](int r) { return static_cast<int>(std::int64_t{r} * num_replicas / num_ranks); };

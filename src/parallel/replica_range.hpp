@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which replicas a rank runs: a contiguous range, by integer division. A run has V replicas for good; a launch has P ranks.
+// Which replicas a rank runs: a contiguous range, by integer division. A run has V replicas for good; a
+// launch has P ranks.
 #pragma once
 
 namespace holdfast::parallel {

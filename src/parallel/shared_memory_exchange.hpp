@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange on one host: every rank reads its share of all ranks' gradients where they lie, adds them up block by block
-// and consumes each block while it is in cache. Nothing is copied.
+// The exchange on one host: every rank reads its share of all ranks' gradients where they lie, adds them up
+// block by block and consumes each block while it is in cache. Nothing is copied.
 #pragma once
 
 #include <string>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/communicator.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <mpi.h>
-
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <mpi.h>
 
 #include "core/error.hpp"
 #include "parallel/host_shared_memory.hpp"
@@ -23,7 +23,8 @@ int world_rank() {
 
 TEST(Communicator, ReordersRanksByHost) {
     // Dealt round robin to two hosts, the way --map-by node does.
-    if (Communicator::collective_world().num_hosts() > 1) GTEST_SKIP() << "several machines: the numbers below are others";
+    if (Communicator::collective_world().num_hosts() > 1)
+        GTEST_SKIP() << "several machines: the numbers below are others";
     Communicator const world = Communicator::collective_world([](int rank) { return 7 - rank % 2; });
     int const size = world.size();
     EXPECT_EQ(world.num_hosts(), std::min(size, 2));
@@ -39,7 +40,8 @@ TEST(Communicator, ReordersRanksByHost) {
 
 TEST(Communicator, GathersAndBroadcastsTextsOfAnyLength) {
     Communicator const world = Communicator::collective_world();
-    std::string const mine(static_cast<std::size_t>(world.rank()) * 1000, static_cast<char>('a' + world.rank()));
+    std::string const mine(static_cast<std::size_t>(world.rank()) * 1000,
+                           static_cast<char>('a' + world.rank()));
     std::vector<std::string> const all = world.all_gather(mine);
     ASSERT_EQ(all.size(), static_cast<std::size_t>(world.size()));
     for (std::size_t r = 0; r < all.size(); ++r)
@@ -102,7 +104,8 @@ TEST_P(SharedMemory, IsOneMemoryPerHost) {
         memory.floats()[1000 * local] = static_cast<float>(10 * world.host() + world.local_rank() + 1);
         world.barrier();
         for (int l = 0; l < world.local_size(); ++l)
-            EXPECT_EQ(memory.floats()[1000 * static_cast<std::size_t>(l)], static_cast<float>(10 * world.host() + l + 1));
+            EXPECT_EQ(memory.floats()[1000 * static_cast<std::size_t>(l)],
+                      static_cast<float>(10 * world.host() + l + 1));
         world.barrier();
     }
 }
@@ -120,7 +123,8 @@ TEST_P(SharedMemory, RefusesTooMuchOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BothBackings, SharedMemory,
-                         testing::Values(HostSharedMemory::Backing::memfd_or_window, HostSharedMemory::Backing::window));
+                         testing::Values(HostSharedMemory::Backing::memfd_or_window,
+                                         HostSharedMemory::Backing::window));
 
 }  // namespace
 }  // namespace holdfast::parallel

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The promise of the exchange: whatever the number of ranks and their split into hosts, the bits of one serial evaluation of
-// the halving tree, each element consumed once per host.
+// The promise of the exchange: whatever the number of ranks and their split into hosts, the bits of one
+// serial evaluation of the halving tree, each element consumed once per host.
 #include "parallel/gradient_exchange.hpp"
-
-#include <gtest/gtest.h>
-#include <mpi.h>
 
 #include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <mpi.h>
 
 #include "parallel/host_shared_memory.hpp"
 #include "parallel/mpi_exchange.hpp"
@@ -25,11 +25,12 @@ using Make = std::function<std::unique_ptr<GradientExchange>(Communicator const&
 /// Two steps; the consumers write into memory the host shares, as the optimizer does.
 void check_exchange(Communicator const& world, ExchangeConfig const& config, Make const& make) {
     if (config.num_replicas < world.size()) return;
-    SCOPED_TRACE(testing::Message() << "V " << config.num_replicas << ", " << config.num_floats << " floats, slots "
-                                    << config.slots << ", rank " << world.rank() << " of " << world.size() << " on "
-                                    << world.num_hosts() << " hosts");
+    SCOPED_TRACE(testing::Message() << "V " << config.num_replicas << ", " << config.num_floats
+                                    << " floats, slots " << config.slots << ", rank " << world.rank()
+                                    << " of " << world.size() << " on " << world.num_hosts() << " hosts");
     auto const exchange = make(world, config);
-    HostSharedMemory const result = HostSharedMemory::collective_allocate(world, 2 * config.num_floats * sizeof(float));
+    HostSharedMemory const result =
+        HostSharedMemory::collective_allocate(world, 2 * config.num_floats * sizeof(float));
     std::span<float> const sums = result.floats().first(config.num_floats);
     std::span<float> const times_consumed = result.floats().subspan(config.num_floats);
     for (int step = 0; step < num_steps; ++step) {
@@ -59,7 +60,8 @@ TEST(GradientExchange, AsTheMachineIsEveryNumberOfReplicasAndSlots) {
     char const* const expected_hosts = std::getenv("HOLDFAST_TEST_NUM_HOSTS");
     EXPECT_EQ(world.num_hosts(), expected_hosts != nullptr ? std::atoi(expected_hosts) : 1);
     for (int replicas = 1; replicas <= 9; ++replicas)
-        for (int slots : {1, 2, 8}) check_exchange(world, {replicas, 16 * 999, slots}, collective_make_exchange);
+        for (int slots : {1, 2, 8})
+            check_exchange(world, {replicas, 16 * 999, slots}, collective_make_exchange);
 }
 
 /// Sizes of the hosts, in turn, as long as there are ranks: {1, 3} is hosts of 1, 3, 1, 3 ... ranks.
@@ -74,8 +76,8 @@ HostOf hosts_of_sizes(std::vector<int> const& sizes) {
 }
 
 TEST(GradientExchange, BetweenHostsOfAnySizes) {
-    for (std::vector<int> const& sizes :
-         {std::vector{1}, std::vector{2}, std::vector{3}, std::vector{1, 3}, std::vector{3, 1, 2}, std::vector{4, 1}}) {
+    for (std::vector<int> const& sizes : {std::vector{1}, std::vector{2}, std::vector{3}, std::vector{1, 3},
+                                          std::vector{3, 1, 2}, std::vector{4, 1}}) {
         Communicator const world = Communicator::collective_world(hosts_of_sizes(sizes));
         // Pieces so small that there are many rounds, also incomplete ones.
         auto const make = [](Communicator const& communicator, ExchangeConfig const& config) {
@@ -97,7 +99,8 @@ TEST(GradientExchange, BetweenHostsThatTheRanksWereDealtTo) {
 
 TEST(GradientExchange, RanksMayHaveDifferentSlots) {
     Communicator const world = Communicator::collective_world();
-    for (int replicas : {7, 12}) check_exchange(world, {replicas, 4096, 1 + world.rank() % 3}, collective_make_exchange);
+    for (int replicas : {7, 12})
+        check_exchange(world, {replicas, 4096, 1 + world.rank() % 3}, collective_make_exchange);
 }
 
 TEST(GradientExchange, FewerElementsThanRanks) {
@@ -109,7 +112,8 @@ TEST(GradientExchange, NaiveSumsAreDifferent) {
     for (int replicas = 4; replicas <= 9; ++replicas) {
         int different = 0;
         for (std::size_t i = 0; i < 1000; ++i)
-            if (!test::same_bits(test::tree_sum(0, i, 0, replicas), test::naive_sum(0, i, replicas))) ++different;
+            if (!test::same_bits(test::tree_sum(0, i, 0, replicas), test::naive_sum(0, i, replicas)))
+                ++different;
         EXPECT_GT(different, 100) << "these numbers would not notice a wrong order, V " << replicas;
     }
 }

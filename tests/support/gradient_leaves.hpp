@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients for tests of the exchange: random floats of very different magnitudes, for which almost any other order of
-// summation gives other bits, the sum in the order of the halving tree, written down independently of src/parallel, and the
-// run of a buffer plan.
+// Gradients for tests of the exchange: random floats of very different magnitudes, for which almost any other
+// order of summation gives other bits, the sum in the order of the halving tree, written down independently
+// of src/parallel, and the run of a buffer plan.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,8 @@ namespace holdfast::test {
 
 /// Element i of replica r's gradient in step `step`.
 inline float leaf(int step, int replica, std::size_t i) {
-    std::uint64_t x = (static_cast<std::uint64_t>(step) << 52) ^ (static_cast<std::uint64_t>(replica) << 40) ^ i;
+    std::uint64_t x =
+        (static_cast<std::uint64_t>(step) << 52) ^ (static_cast<std::uint64_t>(replica) << 40) ^ i;
     x += 0x9e3779b97f4a7c15u;  // splitmix64
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -32,8 +33,8 @@ inline float leaf(int step, int replica, std::size_t i) {
 inline float tree_sum(int step, std::size_t i, int lo, int hi) {
     if (hi - lo == 1) return leaf(step, lo, i);
     int const mid = lo + (hi - lo) / 2;
-    volatile float const left = tree_sum(step, i, lo, mid);
-    volatile float const right = tree_sum(step, i, mid, hi);
+    float const volatile left = tree_sum(step, i, lo, mid);
+    float const volatile right = tree_sum(step, i, mid, hi);
     return left + right;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// GoogleTest's main for tests that run under mpirun: rank 0 reports, the others report failures only, and one rank's failure
-// is every rank's exit code.
+// GoogleTest's main for tests that run under mpirun: rank 0 reports, the others report failures only, and one
+// rank's failure is every rank's exit code.
+#include <cstdio>
+
 #include <gtest/gtest.h>
 #include <mpi.h>
-
-#include <cstdio>
 
 namespace {
 
@@ -14,7 +14,8 @@ class FailuresOfRank : public testing::EmptyTestEventListener {
     void OnTestPartResult(testing::TestPartResult const& result) override {
         if (!result.failed()) return;
         char const* const file = result.file_name() != nullptr ? result.file_name() : "unknown file";
-        std::fprintf(stderr, "[rank %d] %s:%d: failure\n%s\n", rank_, file, result.line_number(), result.message());
+        std::fprintf(stderr, "[rank %d] %s:%d: failure\n%s\n", rank_, file, result.line_number(),
+                     result.message());
     }
 
   private:

@@ -176,6 +176,14 @@ TEST(RunOwnership, LosingOwnerNoticesWhileItCounts) {
     EXPECT_FALSE(owner.still_owner());
 }
 
+TEST(RunOwnership, OwnerThatCannotCountForAWhileStaysOwner) {
+    TemporaryFolder run;
+    RunOwnership const owner(run.path(), fast);
+    fs::create_directory(owner.temp_dir() / "owner.tmp");  // stands for a full disk
+    std::this_thread::sleep_for(200ms);                    // some refreshes; fewer would only test less
+    EXPECT_TRUE(owner.still_owner());
+}
+
 TEST(RunOwnership, FolderWithoutOwnerFileExpires) {
     TemporaryFolder run;
     fs::create_directory(run.path() / "writer-000041");

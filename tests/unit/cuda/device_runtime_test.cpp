@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device_runtime.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstdint>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "core/error.hpp"
 #include "parallel/reduction_tree.hpp"
@@ -35,7 +35,8 @@ TEST(DeviceRuntime, SumsInTheOrderOfTheTree) {
             sum_in_order(out.data(), sources, {parallel::postfix_order(replicas, nodes)}, count, stream);
             stream.synchronize();
             for (std::size_t i = 0; i < count; ++i)
-                ASSERT_TRUE(test::same_bits(out.data()[i], test::tree_sum(1, i, 0, replicas))) << replicas << " " << ranks;
+                ASSERT_TRUE(test::same_bits(out.data()[i], test::tree_sum(1, i, 0, replicas)))
+                    << replicas << " " << ranks;
         }
 }
 
@@ -62,10 +63,11 @@ TEST(DeviceRuntime, StepsAsTorchDoes) {
         p.data()[i] = test::leaf(0, 0, i);
         v.data()[i] = test::leaf(0, 1, i);
         g.data()[i] = test::leaf(0, 2, i);
-        volatile float const product = 0.9f * v.data()[i];
+        float const volatile product = 0.9f * v.data()[i];
         expected_v[i] = product + g.data()[i];
         expected_p[i] = std::fma(expected_v[i], -0.1f, p.data()[i]);
-        fusing_would_differ = fusing_would_differ || std::fma(0.9f, v.data()[i], g.data()[i]) != expected_v[i];
+        fusing_would_differ =
+            fusing_would_differ || std::fma(0.9f, v.data()[i], g.data()[i]) != expected_v[i];
     }
     EXPECT_TRUE(fusing_would_differ);
     sgd_step(p.data(), v.data(), g.data(), count, 0.9f, 0.1f, stream);

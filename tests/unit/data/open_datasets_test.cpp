@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "data/image_dataset.hpp"
+#include "data/packed_images.hpp"
+#include "data/synthetic_images.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -33,6 +37,20 @@ TEST(OpenDatasets, NamesAPathThatIsNothing) {
     expect_error([] { open_datasets("", 0, 0); }, {"does not exist"});
     expect_error([] { open_datasets("/dev/null", 0, 0); }, {"/dev/null"});
     expect_error([&] { open_datasets(folder.path().string(), 0, 0); }, {folder.path().string(), "fetch-cifar10"});
+}
+
+TEST(OpenDatasets, TellsFoldersFilesAndArchivesApart) {
+    test::TemporaryFolder const folder;
+    auto const file = [&](char const* name) {
+        std::ofstream(folder.path() / name) << "x";
+        return (folder.path() / name).string();
+    };
+    expect_error([&] { open_datasets(file("cifar-10-binary.tar.gz"), 0, 0); }, {"is an archive", "tar -xf"});
+    expect_error([&] { open_datasets(file("data_batch_1.bin"), 0, 0); }, {"give the folder"});
+    expect_error([&] { open_datasets(file("set.h5"), 0, 0); }, {"set.h5", "not an HDF5 file"});
+    TrainAndTest const source = synthetic_datasets(20);
+    pack_images(*source.train, *source.test, folder.path() / "set.h5");
+    EXPECT_EQ(open_datasets((folder.path() / "set.h5").string(), 0, 0).train->size(), 20);
 }
 
 }  // namespace

@@ -304,6 +304,33 @@ TEST(ImageFile, RefusesForeignFiltersAndTypes) {
                 HasSubstr("/type is neither"));
 }
 
+/// A deflated dataset of 1000 bytes in one chunk, whose stored stream is `stream`.
+Bytes file_with_stream(std::vector<std::uint8_t> const& stream) {
+    return raw_file([&](hid_t file) {
+        hid_t const creation = H5Pcreate(H5P_DATASET_CREATE);
+        hsize_t const extent = 1000, origin = 0;
+        H5Pset_chunk(creation, 1, &extent);
+        H5Pset_deflate(creation, 6);
+        create_dataset(file, "/x", H5T_STD_U8LE, extent, creation);
+        hid_t const dataset = H5Dopen2(file, "/x", H5P_DEFAULT);
+        ASSERT_GE(H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, &origin, stream.size(), stream.data()), 0);
+        H5Dclose(dataset);
+    });
+}
+
+TEST(ImageFile, RefusesChunksThatInflateToAnotherSize) {
+    // zlib streams of 1000, 10 and 5000 zero bytes (Python: zlib.compress(bytes(n), 6)).
+    std::vector<std::uint8_t> const right{120, 156, 99, 96, 24, 5, 163, 96, 20, 12, 119, 0, 0, 3, 232, 0, 1};
+    std::vector<std::uint8_t> const shorter{120, 156, 99, 96, 128, 1, 0, 0, 10, 0, 1};
+    std::vector<std::uint8_t> const longer{120, 156, 237, 193, 49, 1, 0, 0,   0,   194, 160, 245, 79, 109,
+                                           10,  63,  160, 0,   0,  0, 0, 128, 183, 1,   19,  136, 0,  1};
+    EXPECT_EQ(complaint(file_with_stream(right)), "");
+    EXPECT_THAT(complaint(file_with_stream(shorter)), HasSubstr("/x"));
+    EXPECT_THAT(complaint(file_with_stream(longer)), HasSubstr("/x"));
+    EXPECT_THAT(complaint(file_with_stream({right.begin(), right.end() - 6})), HasSubstr("/x"));
+    EXPECT_THAT(complaint(file_with_stream({1, 2, 3, 4, 5, 6, 7, 8})), HasSubstr("/x"));
+}
+
 TEST(ImageFile, RefusesVariableLengthAttributes) {
     Bytes const bytes = raw_file([](hid_t file) {
         hid_t const type = H5Tcopy(H5T_C_S1);

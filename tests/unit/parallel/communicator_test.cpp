@@ -2,11 +2,11 @@
 // One rank without MPI: everything works and nothing talks.
 #include "parallel/communicator.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "core/error.hpp"
 #include "parallel/host_shared_memory.hpp"

@@ -35,19 +35,23 @@ TEST(AssignDevice, TheOnlyVisibleOneIsDeviceZero) {
 
 TEST(AssignDevice, RefusesWithTheWayOut) {
     EXPECT_THAT(refusal(Uuids(4, {"a", "b"})), testing::HasSubstr("4 ranks on this host, but 2 GPUs"));
-    EXPECT_THAT(refusal(Uuids(2, {"a"})), testing::HasSubstr("--ntasks-per-node=1"));  // --gpus-per-task=1 under mpirun
+    EXPECT_THAT(refusal(Uuids(2, {"a"})),
+                testing::HasSubstr("--ntasks-per-node=1"));  // --gpus-per-task=1 under mpirun
     EXPECT_THAT(refusal({{}}), testing::HasSubstr("--device cpu"));
     EXPECT_THAT(refusal({{"a", "b"}, {}}), testing::HasSubstr("local rank 1 sees no GPU"));
     EXPECT_THAT(refusal({{"b"}, {"a", "b"}}), testing::HasSubstr("local ranks 0 and 1 would both use GPU b"));
     EXPECT_THAT(refusal({{"a", "b", "c"}, {"a", "b", "c"}, {"a", "b"}}), testing::HasSubstr("sees only 2"));
-    EXPECT_THAT(refusal({{"a", "b", "c"}, {"a", "b", "c"}, {"a", "b"}}), testing::HasSubstr("--gpus-per-node"));
+    EXPECT_THAT(refusal({{"a", "b", "c"}, {"a", "b", "c"}, {"a", "b"}}),
+                testing::HasSubstr("--gpus-per-node"));
 }
 
 TEST(Cores, TextGoesBothWays) {
-    for (std::vector<int> const& cores : {std::vector<int>{}, {5}, {0, 1, 2, 3}, {0, 2, 3, 7}, {1, 2, 127, 128}})
+    for (std::vector<int> const& cores :
+         {std::vector<int>{}, {5}, {0, 1, 2, 3}, {0, 2, 3, 7}, {1, 2, 127, 128}})
         EXPECT_EQ(parse_cores(format_cores(cores)), cores);
     EXPECT_EQ(format_cores({0, 1, 2, 3, 6}), "0-3,6");
-    for (char const* const text : {"x", "1-", "1,", "1;2", "-", "1--2"}) EXPECT_THROW(parse_cores(text), Error) << text;
+    for (char const* const text : {"x", "1-", "1,", "1;2", "-", "1--2"})
+        EXPECT_THROW(parse_cores(text), Error) << text;
 }
 
 TEST(Cores, ThisProcessHasSome) {

@@ -33,7 +33,9 @@ TEST(LaunchTable, CoresOfAHostAreTheUnionOfMasks) {
 }
 
 TEST(LaunchTable, TheSmallestHostDecidesTheThreads) {
-    EXPECT_EQ((LaunchTable{{row(0, {0, 1, 2, 3}, {0, 1}, 4), row(1, {0, 1}, {1, 2}, 2)}}.default_threads_per_replica()), 2);
+    EXPECT_EQ((LaunchTable{{row(0, {0, 1, 2, 3}, {0, 1}, 4), row(1, {0, 1}, {1, 2}, 2)}}
+                   .default_threads_per_replica()),
+              2);
     EXPECT_EQ((LaunchTable{{row(0, {0}, {0, 5}, 1)}}.default_threads_per_replica()), 1);
 }
 
@@ -41,7 +43,8 @@ TEST(LaunchTable, WarnsOfUnusedAndCrowdedCores) {
     LaunchTable const bound{{row(0, {0}, {0, 1}), row(0, {1}, {1, 2})}};
     EXPECT_THAT(bound.warnings(), testing::ElementsAre(testing::HasSubstr("may use 2 of its 8 cores")));
     LaunchTable const crowded{{row(0, {0}, {0, 1}, 1), row(0, {0}, {1, 2}, 1)}};
-    EXPECT_THAT(crowded.warnings(), testing::ElementsAre(testing::HasSubstr("2 ranks share 1 cores on node0")));
+    EXPECT_THAT(crowded.warnings(),
+                testing::ElementsAre(testing::HasSubstr("2 ranks share 1 cores on node0")));
 }
 
 TEST(LaunchTable, OfThisProcess) {

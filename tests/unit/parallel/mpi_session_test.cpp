@@ -20,10 +20,10 @@ TEST(RequireOneLaunch, RefusesSilentSingletons) {
 }
 
 TEST(RequireOneLaunch, AcceptsEveryRealLaunch) {
-    EXPECT_NO_THROW(require_one_launch(1, nullptr, nullptr));   // started by hand
-    EXPECT_NO_THROW(require_one_launch(1, nullptr, "1"));       // srun -n 1
-    EXPECT_NO_THROW(require_one_launch(4, nullptr, "4"));       // srun --mpi=pmix
-    EXPECT_NO_THROW(require_one_launch(1, "1", "4"));           // mpirun -np 1 inside a step
+    EXPECT_NO_THROW(require_one_launch(1, nullptr, nullptr));  // started by hand
+    EXPECT_NO_THROW(require_one_launch(1, nullptr, "1"));      // srun -n 1
+    EXPECT_NO_THROW(require_one_launch(4, nullptr, "4"));      // srun --mpi=pmix
+    EXPECT_NO_THROW(require_one_launch(1, "1", "4"));          // mpirun -np 1 inside a step
     EXPECT_NO_THROW(require_one_launch(1, nullptr, "nonsense"));
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/reduction_tree.hpp"
 
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "support/gradient_leaves.hpp"
 
@@ -31,8 +31,8 @@ std::set<Span> all_nodes(int num_replicas) {
 
 /// Follows the plan with the set of replicas each buffer holds: only siblings may ever meet, left + right.
 void check_plan(int num_replicas, std::set<Span> const& nodes, ReplicaRange range, int slots, Merge merge) {
-    SCOPED_TRACE(testing::Message() << "V " << num_replicas << " [" << range.begin << ", " << range.end << ") slots "
-                                    << slots << " merge " << static_cast<int>(merge));
+    SCOPED_TRACE(testing::Message() << "V " << num_replicas << " [" << range.begin << ", " << range.end
+                                    << ") slots " << slots << " merge " << static_cast<int>(merge));
     BufferPlan const plan = make_buffer_plan(num_replicas, range, slots, merge);
     std::vector<Span> holds(static_cast<std::size_t>(plan.num_buffers), Span{-1, -1});
     auto const at = [&](int buffer) -> Span& { return holds.at(static_cast<std::size_t>(buffer)); };
@@ -112,8 +112,7 @@ TEST(BufferPlan, LargeRunsNeedFewBuffers) {
 }
 
 TEST(BufferPlan, OneNodePerRankWhenRanksDivideByHalves) {
-    for (int rank = 0; rank < 8; ++rank)
-        EXPECT_EQ(maximal_nodes(24, replica_range(rank, 8, 24)).size(), 1u);
+    for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(maximal_nodes(24, replica_range(rank, 8, 24)).size(), 1u);
     EXPECT_EQ(maximal_nodes(12, {4, 8}), (std::vector<ReplicaRange>{{4, 6}, {6, 7}, {7, 8}}));
 }
 
@@ -125,9 +124,11 @@ TEST(TreeSum, EveryPartitionGivesTheBitsOfTheSerialSum) {
         bool naive_differs = false;
         for (std::size_t i = 0; i < num_floats; ++i) {
             expected[i] = test::tree_sum(step, i, 0, num_replicas);
-            naive_differs = naive_differs || !test::same_bits(expected[i], test::naive_sum(step, i, num_replicas));
+            naive_differs =
+                naive_differs || !test::same_bits(expected[i], test::naive_sum(step, i, num_replicas));
         }
-        EXPECT_EQ(naive_differs, num_replicas > 2) << "such numbers would not notice a wrong order, V " << num_replicas;
+        EXPECT_EQ(naive_differs, num_replicas > 2)
+            << "such numbers would not notice a wrong order, V " << num_replicas;
         for (int ranks = 1; ranks <= num_replicas; ++ranks)
             for (int slots : {1, 2, 5})
                 for (Merge const merge : {Merge::none, Merge::early}) {
@@ -135,8 +136,8 @@ TEST(TreeSum, EveryPartitionGivesTheBitsOfTheSerialSum) {
                     std::vector<ReplicaRange> sources;
                     std::vector<std::size_t> where;
                     for (int rank = 0; rank < ranks; ++rank) {
-                        BufferPlan const plan =
-                            make_buffer_plan(num_replicas, replica_range(rank, ranks, num_replicas), slots, merge);
+                        BufferPlan const plan = make_buffer_plan(
+                            num_replicas, replica_range(rank, ranks, num_replicas), slots, merge);
                         std::size_t const first = memory.size();
                         memory.resize(first + static_cast<std::size_t>(plan.num_buffers),
                                       std::vector<float>(num_floats));

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank runs all replicas. Several ranks: tests/mpi/gradient_exchange_test.cpp.
-#include "parallel/gradient_exchange.hpp"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "core/error.hpp"
+#include "parallel/gradient_exchange.hpp"
 #include "support/gradient_leaves.hpp"
 
 namespace holdfast::parallel {
@@ -22,13 +21,15 @@ TEST(SharedMemoryExchange, OneRankSumsInTheTree) {
                 auto const exchange = collective_make_exchange(one, {replicas, num_floats, slots});
                 EXPECT_EQ(reinterpret_cast<std::uintptr_t>(exchange->buffer(0).data()) % 4096, 0u);
                 for (int step = 0; step < 2; ++step) {
-                    test::run_plan(exchange->plan(), step, [&](int buffer) { return exchange->buffer(buffer); });
+                    test::run_plan(exchange->plan(), step,
+                                   [&](int buffer) { return exchange->buffer(buffer); });
                     std::size_t next = 0;
                     exchange->reduce([&](std::size_t offset, std::span<float const> sum) {
                         ASSERT_EQ(offset, next);
                         next += sum.size();
                         for (std::size_t i = 0; i < sum.size(); ++i)
-                            ASSERT_TRUE(test::same_bits(sum[i], test::tree_sum(step, offset + i, 0, replicas)));
+                            ASSERT_TRUE(
+                                test::same_bits(sum[i], test::tree_sum(step, offset + i, 0, replicas)));
                     });
                     EXPECT_EQ(next, num_floats);
                 }

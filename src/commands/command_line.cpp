@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/command_line.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include "commands/commands.hpp"
+#include "commands/version.hpp"
+#include "core/error.hpp"
+
+namespace holdfast::commands {
+namespace {
+
+/// The flags a person may set: all long names but help.
+std::vector<CLI::Option*> flags_of(CLI::App& command) {
+    return command.get_options([](CLI::Option const* option) {
+        return !option->get_lnames().empty() && option->get_lnames().front() != "help";
+    });
+}
+
+std::string environment_name(std::string const& flag) {
+    std::string name = "HOLDFAST_";
+    for (char const c : flag)
+        name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    return name;
+}
+
+/// A launch has many processes but one command line: one of them explains what is wrong with it.
+bool speaks_for_the_launch() {
+    for (char const* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
+        if (char const* const rank = std::getenv(name)) return std::string_view(rank) == "0";
+    return true;
+}
+
+}  // namespace
+
+void bind_environment(CLI::App& command) {
+    for (CLI::Option* const option : flags_of(command)) option->envname(environment_name(option->get_lnames().front()));
+}
+
+void apply_config_file(CLI::App& command) {
+    CLI::Option* const config = command.get_option("--config");
+    if (config->count() == 0) return;
+    std::string const path = config->as<std::string>();
+    try {
+        for (CLI::ConfigItem const& item : CLI::ConfigTOML().from_file(path)) {
+            if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of a table's begin and end
+            require(item.parents.empty() || item.parents == std::vector<std::string>{command.get_name()}, ExitCode::usage,
+                    "{}: unknown table [{}] (tables are named like the command: [{}])", path, item.parents.front(),
+                    command.get_name());
+            CLI::Option* const option = command.get_option_no_throw("--" + item.name);
+            require(option != nullptr && item.name != "config", ExitCode::usage,
+                    "{}: unknown key '{}' (keys are the flags of 'holdfast {} --help' without dashes)", path, item.name,
+                    command.get_name());
+            if (option->count() > 0) continue;
+            option->add_result(item.inputs);
+            option->run_callback();
+        }
+    } catch (CLI::Error const& error) {
+        fail(ExitCode::usage, "{}: {}", path, error.what());
+    }
+}
+
+std::set<std::string> explicitly_given(CLI::App const& command) {
+    std::set<std::string> names;
+    for (CLI::Option const* const option : command.get_options())
+        if (option->count() > 0 && !option->get_lnames().empty()) names.insert(option->get_lnames().front());
+    return names;
+}
+
+ExitCode run_command_line(Arguments& arguments) {
+    CLI::App app("Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.", "holdfast");
+    app.set_version_flag("--version", version_line());
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(34);
+    std::vector<std::pair<CLI::App*, Action>> commands;
+    using Add = Action (*)(CLI::App&);
+    for (Add const add : {&add_train, &add_eval, &add_inspect, &add_verify, &add_pack, &add_info, &add_bench}) {
+        Action action = add(app);
+        commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(), std::move(action));
+        commands.back().first->add_option("--config", "TOML file with flags as keys")->type_name("FILE")->check(CLI::ExistingFile);
+        bind_environment(*commands.back().first);
+    }
+    try {
+        app.parse(arguments.argc, arguments.argv);
+        for (auto const& [command, action] : commands)
+            if (command->parsed()) apply_config_file(*command);
+    } catch (CLI::ParseError const& error) {
+        if (error.get_exit_code() == 0) {  // --help, --version
+            if (speaks_for_the_launch()) app.exit(error);
+            return ExitCode::finished;
+        }
+        if (speaks_for_the_launch())
+            std::cerr << "error: " << error.what() << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the flags.\n";
+        return ExitCode::usage;
+    } catch (Error const& error) {
+        if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
+        return error.code();
+    }
+    for (auto const& [command, action] : commands)
+        if (command->parsed()) return action(arguments);
+    return ExitCode::usage;
+}
+
+}  // namespace holdfast::commands

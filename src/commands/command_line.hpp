@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a flag's value may come from besides the command line, and the order: flag > environment > configuration file > default.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <set>
+#include <string>
+
+namespace holdfast::commands {
+
+/// Gives every flag of `command` its environment variable: --batch-size is HOLDFAST_BATCH_SIZE.
+void bind_environment(CLI::App& command);
+
+/// Sets the flags that neither command line nor environment have set from the TOML file given by --config, if any. Keys are flags
+/// without dashes, at the top or in a table named like the command. Throws Error(usage) for an unknown key or a bad value.
+void apply_config_file(CLI::App& command);
+
+/// The flags that were given by command line, environment or file.
+std::set<std::string> explicitly_given(CLI::App const& command);
+
+}  // namespace holdfast::commands

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of a run's settings, shared by the commands that compute.
+#pragma once
+
+#include "train/settings.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace holdfast::commands {
+
+/// Network, replicas, threads, optimizer: what train and bench have in common.
+void add_model_flags(CLI::App& command, train::Settings& settings);
+
+}  // namespace holdfast::commands

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch needs to compute: the network, the host-shared tensors, the exchange, and the slots that run this rank's
+// replicas. Assembled once, for train, eval and bench alike.
+#pragma once
+
+#include <memory>
+
+#include "data/image_dataset.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/gradient_exchange.hpp"
+#include "parallel/host_shared_memory.hpp"
+#include "parallel/launch_table.hpp"
+#include "parallel/replica_range.hpp"
+#include "train/training_step.hpp"
+
+namespace holdfast::train {
+
+/// How many replicas a rank runs at the same time: the cores it may count on / threads per replica, at least 1, at most its
+/// replicas; the least over all ranks, because the exchange plans for everybody.
+int replica_slots(parallel::LaunchTable const& table, int threads_per_replica);
+
+model::ResNetConfig network_config(Settings const& settings, data::ImageDataset const& dataset);
+
+class TrainingEngine {
+  public:
+    /// Collective. `settings` are complete (no 0 for replicas or threads). Tensors are zero: initialize or load them next.
+    TrainingEngine(parallel::Communicator const& communicator, Settings const& settings, model::ResNetConfig const& config,
+                   parallel::LaunchTable const& table);
+
+    model::ResNet const& network() const { return network_; }
+    StateTensors const& tensors() const { return tensors_; }
+    parallel::GradientExchange& exchange() { return *exchange_; }
+    ReplicaSlots& slots() { return *slots_; }
+    TrainingStep& training_step() { return *training_step_; }
+    parallel::ReplicaRange replicas() const { return replicas_; }
+
+    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1.
+    void initialize(parallel::Communicator const& communicator, std::uint64_t seed);
+
+  private:
+    parallel::ReplicaRange replicas_;
+    model::ResNet network_;
+    parallel::HostSharedMemory memory_;
+    StateTensors tensors_;
+    std::unique_ptr<parallel::GradientExchange> exchange_;
+    std::unique_ptr<ReplicaSlots> slots_;
+    std::unique_ptr<TrainingStep> training_step_;
+};
+
+}  // namespace holdfast::train
