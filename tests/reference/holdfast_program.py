@@ -27,9 +27,7 @@ try:
     import numpy
     import torch
 except ImportError as error:
-    skip(
-        f"{error}; the comparison with PyTorch needs a Python with torch, numpy and h5py (set HOLDFAST_PYTHON)"
-    )
+    skip(f"{error}; the comparison with PyTorch needs torch, numpy and h5py (set HOLDFAST_PYTHON)")
 
 
 class Holdfast:
