@@ -370,8 +370,7 @@ Action add_train(CLI::App& app) {
         options->explicitly_given = explicitly_given(*command);
         if (options->settings.device == "auto") options->explicitly_given.erase("device");
         if (options->print_config) {
-            options->print_config = false;
-            std::cout << print_config(*command);
+            std::cout << config_text(*command);
             return ExitCode::finished;
         }
         return run_train(*options, arguments);
