@@ -39,9 +39,16 @@ if(HOLDFAST_TORCH_VERSION VERSION_LESS 2.8)
 endif()
 message(STATUS "LibTorch ${HOLDFAST_TORCH_VERSION} in ${HOLDFAST_TORCH_LIBRARY_DIR}")
 
+# Only torch's own folders: beside them lies a copy of fmt of another version than the library we link.
+set(torch_only_dir ${PROJECT_BINARY_DIR}/torch-include)
+file(MAKE_DIRECTORY ${torch_only_dir})
+foreach(folder ATen c10 caffe2 torch)
+  file(CREATE_LINK ${torch_include_dir}/${folder} ${torch_only_dir}/${folder} SYMBOLIC)
+endforeach()
+
 add_library(holdfast_torch INTERFACE)
 target_include_directories(holdfast_torch SYSTEM INTERFACE
-  ${torch_include_dir} ${torch_include_dir}/torch/csrc/api/include)
+  ${torch_only_dir} ${torch_only_dir}/torch/csrc/api/include)
 target_link_libraries(holdfast_torch INTERFACE ${torch_cpu_library} ${HOLDFAST_TORCH_LIBRARY_DIR}/libc10.so Threads::Threads)
 
 # What CUDA code sees: compile definitions here, so that one source file serves both builds.

@@ -13,6 +13,7 @@ readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache shellc
 
 # LibTorch comes from PyPI's torch; scripts/requirements/<flavour>.txt pins every version. A larger flavour serves as a
 # smaller one. Sizes are those of the wheels for Python 3.11, in GB: download, disk.
+base_python=/usr/bin/python3 # the distribution's own: the one python3-venv belongs to
 readonly flavours=(cpu cuda test)
 declare -rA flavour_size=([cpu]="0.6 1.4" [cuda]="2.7 4.5" [test]="2.8 4.7")
 
@@ -72,8 +73,7 @@ provide_torch() {
         return
     fi
 
-    # The distribution's own python3: the one python3-venv belongs to.
-    local base=/usr/bin/python3 tag cache environment candidate larger=
+    local base=$base_python tag cache environment candidate larger=
     [[ -x $base ]] || die "no $base; install python3 and python3-venv"
     tag=$("$base" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
     case $tag in

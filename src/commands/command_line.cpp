@@ -74,6 +74,25 @@ std::set<std::string> explicitly_given(CLI::App const& command) {
     return names;
 }
 
+std::string config_text(CLI::App const& command) {
+    std::string text;
+    for (CLI::Option const* const option : command.get_options()) {
+        if (option->get_lnames().empty()) continue;
+        std::string const& name = option->get_lnames().front();
+        if (name == "help" || name == "config" || name == "print-config") continue;
+        bool const is_flag = option->get_expected_max() == 0;
+        std::string const value =
+            option->count() > 0 ? option->results().back() : is_flag ? "false" : option->get_default_str();
+        if (value.empty()) {
+            text += fmt::format("# {} =\n", name);
+            continue;
+        }
+        bool const is_bare = is_flag || value.find_first_not_of("0123456789.+-e") == std::string::npos;
+        text += is_bare ? fmt::format("{} = {}\n", name, value) : fmt::format("{} = \"{}\"\n", name, value);
+    }
+    return text;
+}
+
 ExitCode run_command_line(Arguments& arguments) {
     CLI::App app("Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.", "holdfast");
     app.set_version_flag("--version", version_line());

@@ -19,4 +19,7 @@ void apply_config_file(CLI::App& command);
 /// The flags that were given by command line, environment or file.
 std::set<std::string> explicitly_given(CLI::App const& command);
 
+/// All flags with their values as a TOML file that --config takes.
+std::string config_text(CLI::App const& command);
+
 }  // namespace holdfast::commands

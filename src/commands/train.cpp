@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -47,6 +48,10 @@ struct TrainOptions {
     bool dry_run = false;
     bool print_config = false;
 };
+
+std::map<std::string, report::ProgressMode> const progress_modes{{"auto", report::ProgressMode::automatic},
+                                                                 {"always", report::ProgressMode::always},
+                                                                 {"never", report::ProgressMode::never}};
 
 /// What rank 0 found on disk, told to all ranks.
 struct FoundRun {
@@ -226,7 +231,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     if (found.exists && options.resume == "auto" && found.step >= train::end_step(settings, found.steps_per_epoch)) {
         log::info("The run in {} is finished: {} of {} steps done. Raise --epochs or --max-steps to go on, or choose another --run.",
                   options.run, found.step, train::end_step(settings, found.steps_per_epoch));
-        if (found.test_count > 0) log::info("{}", report::test_line("CPU", found.test_correct, found.test_count));
+        if (found.test_count > 0) log::info("{}", report::test_line(train::log_device, static_cast<double>(found.test_correct) / static_cast<double>(found.test_count)));
         return ExitCode::finished;
     }
 
@@ -303,8 +308,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
         });
         world.barrier();
         if (state.step > 0)
-            log::info("[CPU0] Resuming training from snapshot at Epoch {} (step {} of {})", state.epoch, state.step,
-                      train::end_step(settings, state.steps_per_epoch));
+            log::info("{}", report::resume_line(train::log_device, state.epoch, state.step % state.steps_per_epoch,
+                                                state.steps_per_epoch));
 
         train::Trainer trainer({world, *sets.train, *sets.test, engine.slots(), engine.training_step(), state, run_directory.get()},
                                options.launch, engine.replicas());
@@ -362,7 +367,7 @@ Action add_train(CLI::App& app) {
     command->add_option("--init-from", options->init_from, "First weights from a checkpoint or HDF5 file with /model");
     command->add_option("--log-indices", options->launch.log_indices, "Write the sample numbers of every step and replica to FILE");
     command->add_option("--progress", options->launch.progress, "Progress bar: auto, always or never")
-        ->capture_default_str()->check(CLI::IsMember({"auto", "always", "never"}));
+        ->default_str("auto")->transform(CLI::CheckedTransformer(progress_modes, CLI::ignore_case).description(""));
     command->add_flag("--allow-platform-change", options->allow_platform_change, "Go on where the machine computes other bits");
     command->add_flag("--dry-run", options->dry_run, "Check everything, write nothing");
     command->add_flag("--print-config", options->print_config, "Print all flags as a --config file and exit");
@@ -370,8 +375,7 @@ Action add_train(CLI::App& app) {
         options->explicitly_given = explicitly_given(*command);
         if (options->settings.device == "auto") options->explicitly_given.erase("device");
         if (options->print_config) {
-            options->print_config = false;
-            std::cout << print_config(*command);
+            std::cout << config_text(*command);
             return ExitCode::finished;
         }
         return run_train(*options, arguments);

@@ -3,7 +3,7 @@
 
 #include <ATen/Version.h>
 #include <fmt/format.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 
 #include <nlohmann/json.hpp>
 #include <vector>

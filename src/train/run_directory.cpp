@@ -73,8 +73,7 @@ void RunDirectory::save(RunState& state) {
     checkpoint::write_file_durably(path_ / "metrics.csv", report::metrics_csv(state.history), ownership_.temp_dir());
     checkpoint::write_file_durably(path_ / "config.json", to_json(state.settings) + "\n", ownership_.temp_dir());
     store_.prune(keep_);
-    double const seconds = seconds_since(start);
-    metrics_.write(report::SaveRow{state.step, seconds, seconds, static_cast<std::int64_t>(bytes.size())});
+    metrics_.append(state.step, "save", {{"save_s", seconds_since(start)}, {"size_bytes", bytes.size()}});
 }
 
 bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str(), F_OK) == 0; }

@@ -33,7 +33,7 @@ class RunDirectory {
     /// Gives the ownership up, at a clean end.
     void release() { ownership_.release(); }
 
-    report::MetricsJsonl& metrics() { return metrics_; }
+    report::MetricsLog& metrics() { return metrics_; }
     std::filesystem::path const& path() const { return path_; }
     checkpoint::CheckpointStore const& store() const { return store_; }
     std::int64_t launch() const { return launch_; }
@@ -44,7 +44,7 @@ class RunDirectory {
     checkpoint::RunOwnership ownership_;
     std::int64_t launch_;
     checkpoint::CheckpointStore store_;
-    report::MetricsJsonl metrics_;
+    report::MetricsLog metrics_;
     std::unique_ptr<checkpoint::CheckpointImage> image_;
     std::string parent_digest_;  ///< of the checkpoint this launch went on from, or wrote last
     std::int64_t parent_step_ = 0;

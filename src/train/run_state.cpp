@@ -33,14 +33,31 @@ void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& l
     }
 }
 
-/// A column of the history is an array, so that any HDF5 reader can plot it.
-template <typename Value>
-void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows,
-                  Value report::EpochRow::*member) {
+/// A column of the history is an array, so that any HDF5 reader can plot it. `member` gives a row's cell by reference.
+template <typename Value, typename Member>
+void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows, Member member) {
     std::vector<Value> column;
-    for (report::EpochRow const& row : rows) column.push_back(row.*member);
+    for (report::EpochRow& row : rows) column.push_back(member(row));
     archive.field(fmt::format("/history/{}", name), std::span<Value>(column), {static_cast<std::int64_t>(column.size())});
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = column[i];
+    for (std::size_t i = 0; i < rows.size(); ++i) member(rows[i]) = column[i];
+}
+
+report::TestResult& test_of(report::EpochRow& row) {
+    if (!row.test) row.test.emplace();
+    return *row.test;
+}
+
+void visit_history(checkpoint::StateArchive& archive, std::vector<report::EpochRow>& rows) {
+    using report::EpochRow;
+    visit_column<std::int64_t>(archive, "epoch", rows, [](EpochRow& row) -> auto& { return row.epoch; });
+    visit_column<std::int64_t>(archive, "step", rows, [](EpochRow& row) -> auto& { return row.step; });
+    visit_column<double>(archive, "learning_rate", rows, [](EpochRow& row) -> auto& { return row.learning_rate; });
+    visit_column<double>(archive, "loss", rows, [](EpochRow& row) -> auto& { return row.loss; });
+    visit_column<std::int64_t>(archive, "train_count", rows, [](EpochRow& row) -> auto& { return row.train_count; });
+    visit_column<std::int64_t>(archive, "train_correct", rows, [](EpochRow& row) -> auto& { return row.train_correct; });
+    visit_column<double>(archive, "test_loss", rows, [](EpochRow& row) -> auto& { return test_of(row).loss; });
+    visit_column<std::int64_t>(archive, "test_count", rows, [](EpochRow& row) -> auto& { return test_of(row).count; });
+    visit_column<std::int64_t>(archive, "test_correct", rows, [](EpochRow& row) -> auto& { return test_of(row).correct; });
 }
 
 }  // namespace
@@ -63,16 +80,7 @@ void RunState::visit(checkpoint::StateArchive& archive) {
     archive.field("/progress/open_epoch_count", open_epoch.count);
     archive.field("/progress/open_epoch_correct", open_epoch.correct);
 
-    using report::EpochRow;
-    visit_column(archive, "epoch", history, &EpochRow::epoch);
-    visit_column(archive, "step", history, &EpochRow::step);
-    visit_column(archive, "lr", history, &EpochRow::lr);
-    visit_column(archive, "loss", history, &EpochRow::loss);
-    visit_column(archive, "train_count", history, &EpochRow::train_count);
-    visit_column(archive, "train_correct", history, &EpochRow::train_correct);
-    visit_column(archive, "test_loss", history, &EpochRow::test_loss);
-    visit_column(archive, "test_count", history, &EpochRow::test_count);
-    visit_column(archive, "test_correct", history, &EpochRow::test_correct);
+    visit_history(archive, history);
 
     std::string text = to_json(settings);
     archive.field("/settings/json", text);

@@ -10,7 +10,7 @@
 
 #include "checkpoint/state_archive.hpp"
 #include "model/flat_layout.hpp"
-#include "report/epoch_row.hpp"
+#include "report/metrics_csv.hpp"
 #include "train/settings.hpp"
 
 namespace holdfast::checkpoint {

@@ -13,7 +13,7 @@
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
 #include "optim/learning_rate.hpp"
-#include "report/progress.hpp"
+#include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
 
 namespace holdfast::train {
@@ -22,6 +22,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double accuracy_of(std::int64_t correct, std::int64_t count) {
+    return count > 0 ? static_cast<double>(correct) / static_cast<double>(count) : 0;
+}
+
+double accuracy_of(EvaluationSums const& sums) { return accuracy_of(sums.correct, sums.count); }
 
 data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange replicas) {
     data::LoaderPlan plan;
@@ -62,7 +68,7 @@ Outcome Trainer::run() {
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size, state.settings.lr_gamma};
     data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state, replicas_));
-    report::Progress progress(is_root() && report::should_show_progress(options_.progress), state.step, end);
+    report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     while (state.step < end) {
         Clock::time_point const start = Clock::now();
@@ -72,32 +78,27 @@ Outcome Trainer::run() {
         epoch_times_.seconds += seconds_since(start);
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
-        progress.update(state.step, result.samples);
+        bar.update(progress());
 
         if (state.step % state.steps_per_epoch == 0) {
-            progress.clear();
-            finish_epoch(lr);
+            bar.clear();
+            finish_epoch();
         }
         bool const is_due = (options_.save_every_steps > 0 && state.step % options_.save_every_steps == 0) ||
                             (options_.save_every_epochs > 0 &&
                              state.step % (options_.save_every_epochs * state.steps_per_epoch) == 0);
         if (is_due || (result.stop_requested && state.step < end)) {
-            progress.clear();
+            bar.clear();
             collective_save();
         }
         if (result.stop_requested && state.step < end) return Outcome::stopped;
     }
-    progress.clear();
+    bar.clear();
     if (saved_step_ != state.step) collective_save();
     bool const is_evaluated = !state.history.empty() && state.history.back().step == state.step;
-    EvaluationSums sums;
-    if (is_evaluated) {
-        sums.correct = state.history.back().test_correct;
-        sums.count = state.history.back().test_count;
-    } else {
-        sums = collective_evaluate_state();
-    }
-    log::info("{}", report::test_line(device_name(), sums.correct, sums.count));
+    double const accuracy = is_evaluated ? accuracy_of(state.history.back().test->correct, state.history.back().test->count)
+                                         : accuracy_of(collective_evaluate_state());
+    log::info("{}", report::test_line(log_device, accuracy));
     return Outcome::finished;
 }
 
@@ -113,20 +114,17 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
                           fmt::format("step {}: loss or gradient is NaN or infinite (loss {}; going on would only spread it); the "
                                       "checkpoint of step {} is good; try a smaller --lr",
                                       state.step, result.loss, saved_step_));
-    if (parts_.run_directory) {
-        report::StepRow row;
-        row.epoch = state.epoch;
-        row.step = state.step;
-        row.lr = lr;
-        row.loss = result.loss;
-        row.samples = result.samples;
-        row.correct = result.correct;
-        row.step_s = seconds_since(start) + data_wait_s;
-        row.data_wait_s = data_wait_s;
-        row.compute_s = result.compute_s;
-        row.exchange_s = result.exchange_s;
-        parts_.run_directory->metrics().write(row);
-    }
+    if (parts_.run_directory)
+        parts_.run_directory->metrics().append(state.step, "step",
+                                               {{"epoch", state.epoch},
+                                                {"loss", result.loss},
+                                                {"lr", lr},
+                                                {"samples", result.samples},
+                                                {"correct", result.correct},
+                                                {"step_s", seconds_since(start) + data_wait_s},
+                                                {"data_wait_s", data_wait_s},
+                                                {"compute_s", result.compute_s},
+                                                {"exchange_s", result.exchange_s}});
     state.open_epoch.loss_sum += static_cast<double>(result.loss) * static_cast<double>(result.samples);
     state.open_epoch.count += result.samples;
     state.open_epoch.correct += result.correct;
@@ -135,27 +133,57 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
     return result;
 }
 
-void Trainer::finish_epoch(double lr) {
+void Trainer::finish_epoch() {
     RunState& state = parts_.state;
     EvaluationSums const test = collective_evaluate_state();
+    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size, state.settings.lr_gamma};
     report::EpochRow row;
     row.epoch = state.epoch - 1;
     row.step = state.step;
-    row.lr = lr;
+    row.learning_rate = optim::learning_rate_at(schedule, state.epoch);
     row.loss = state.open_epoch.loss_sum / static_cast<double>(state.open_epoch.count);
     row.train_count = state.open_epoch.count;
     row.train_correct = state.open_epoch.correct;
-    row.test_loss = test.loss / static_cast<double>(test.count);
-    row.test_count = test.count;
-    row.test_correct = test.correct;
+    row.test = report::TestResult{test.loss / static_cast<double>(test.count), test.count, test.correct};
     state.history.push_back(row);
     state.open_epoch = {};
 
-    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size, state.settings.lr_gamma};
-    log::info("{}", report::epoch_line(device_name(), row, state.settings.batch_size, state.steps_per_epoch,
-                                       optim::learning_rate_at(schedule, state.epoch), epoch_times_));
-    if (parts_.run_directory) parts_.run_directory->metrics().write(row);
+    report::EpochSummary summary;
+    summary.device = log_device;
+    summary.epoch = row.epoch;
+    summary.batch_size = state.settings.batch_size;
+    summary.num_steps = state.steps_per_epoch;
+    summary.learning_rate = row.learning_rate;
+    summary.loss = row.loss;
+    summary.accuracy = accuracy_of(row.train_correct, row.train_count);
+    summary.time_s = epoch_times_.seconds;
+    summary.images_per_s = epoch_times_.images_per_s();
+    summary.data_wait = epoch_times_.seconds > 0 ? epoch_times_.data_wait_s / epoch_times_.seconds : 0;
+    log::info("{} | Test acc: {:.2f}%", report::epoch_line(summary), 100 * accuracy_of(test));
+    if (parts_.run_directory)
+        parts_.run_directory->metrics().append(state.step, "epoch",
+                                               {{"epoch", row.epoch},
+                                                {"loss", row.loss},
+                                                {"accuracy", summary.accuracy},
+                                                {"test_loss", row.test->loss},
+                                                {"test_accuracy", accuracy_of(test)},
+                                                {"time_s", summary.time_s},
+                                                {"images_per_s", summary.images_per_s},
+                                                {"data_wait", summary.data_wait}});
     epoch_times_ = {};
+}
+
+report::ProgressState Trainer::progress() const {
+    RunState const& state = parts_.state;
+    report::ProgressState progress;
+    progress.epoch = state.epoch;
+    progress.num_epochs = state.settings.epochs;
+    progress.step = state.step % state.steps_per_epoch;
+    progress.num_steps = state.steps_per_epoch;
+    progress.images_per_s = epoch_times_.images_per_s();
+    std::int64_t const remaining = (state.steps_per_epoch - progress.step) * state.settings.batch_size * state.settings.replicas;
+    progress.remaining_s = progress.images_per_s > 0 ? static_cast<double>(remaining) / progress.images_per_s : -1;
+    return progress;
 }
 
 EvaluationSums Trainer::collective_evaluate_state() {

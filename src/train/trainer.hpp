@@ -11,7 +11,7 @@
 #include "data/batch_loader.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/replica_range.hpp"
-#include "report/epoch_line.hpp"
+#include "report/progress.hpp"
 #include "train/run_directory.hpp"
 #include "train/training_step.hpp"
 
@@ -21,9 +21,12 @@ namespace holdfast::train {
 struct LaunchOptions {
     std::int64_t save_every_epochs = 1;  ///< 0: only at the end
     std::int64_t save_every_steps = 0;   ///< 0: only at epoch ends
-    std::string progress = "auto";
+    report::ProgressMode progress = report::ProgressMode::automatic;
     std::string log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
 };
+
+/// Rank 0's device in log lines, in the tutorial's form.
+inline constexpr char log_device[] = "CPU0";
 
 struct TrainerParts {
     parallel::Communicator const& communicator;
@@ -53,9 +56,9 @@ class Trainer {
 
   private:
     bool is_root() const { return parts_.communicator.rank() == 0; }
-    std::string device_name() const { return parts_.state.settings.device == "cuda" ? "GPU" : "CPU"; }
     StepResult do_step(data::StepBatch const& batch, double lr, double data_wait_s);
-    void finish_epoch(double lr);
+    void finish_epoch();
+    report::ProgressState progress() const;
     EvaluationSums collective_evaluate_state();
     void collective_save();
     void collective_log_indices(data::StepBatch const& batch);
@@ -64,7 +67,13 @@ class Trainer {
     LaunchOptions options_;
     parallel::ReplicaRange replicas_;
     data::Normalization normalization_;
-    report::EpochTimes epoch_times_;  ///< of the open epoch, in this launch
+    struct EpochTimes {
+        double seconds = 0;
+        double data_wait_s = 0;
+        std::int64_t samples = 0;
+        double images_per_s() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
+    };
+    EpochTimes epoch_times_;  ///< of the open epoch, in this launch
     std::int64_t saved_step_;
     std::ofstream indices_;
 };

@@ -27,9 +27,7 @@ try:
     import numpy
     import torch
 except ImportError as error:
-    skip(
-        f"{error}; the comparison with PyTorch needs a Python with torch, numpy and h5py (set HOLDFAST_PYTHON)"
-    )
+    skip(f"{error}; the comparison with PyTorch needs torch, numpy and h5py (set HOLDFAST_PYTHON)")
 
 
 class Holdfast:
@@ -86,7 +84,7 @@ def read_steps(run: Path) -> list[dict]:
     discarded work.
     """
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = {row["step"]: row for row in rows if row["kind"] == "step"}
+    steps = {row["step"]: row for row in rows if "step_s" in row}  # other events time no step
     return [steps[step] for step in sorted(steps)]
 
 

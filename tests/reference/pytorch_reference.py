@@ -64,13 +64,15 @@ def batches_forever(num_samples: int, recipe: Recipe, rank: int):
         epoch += 1
 
 
-def mean_over_replicas(loss: torch.Tensor, num_samples: int) -> numpy.float32:
-    """Sample-weighted, in float32, as Holdfast reports it."""
-    sums = torch.stack([loss.detach() * num_samples, torch.tensor(float(num_samples))])
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(sums)
-    loss_sum, count = sums.numpy()
-    return loss_sum / count
+def mean_over_replicas(loss: torch.Tensor, num_samples: int) -> float:
+    """Weighted by samples in float32, the weight applied first: that is how Holdfast adds losses."""
+    if not torch.distributed.is_initialized():
+        return loss.item()
+    count = torch.tensor(num_samples)
+    torch.distributed.all_reduce(count)
+    share = loss.detach() * (num_samples / count.item())
+    torch.distributed.all_reduce(share)
+    return share.item()
 
 
 def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, numpy.ndarray]:

@@ -1,0 +1,1 @@
+spack_repo/holdfast/packages/holdfast/package.py

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// holdfast bench: what a step costs, part by part, on synthetic images and without a run directory.
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <fmt/ranges.h>
+#include <unistd.h>
+#include <fstream>
+#include <sstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+#include "commands/commands.hpp"
+#include "commands/settings_flags.hpp"
+#include "commands/version.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
+#include "parallel/launch_table.hpp"
+#include "parallel/mpi_session.hpp"
+#include "train/compute_thread.hpp"
+#include "train/training_engine.hpp"
+
+namespace holdfast::commands {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct BenchOptions {
+    train::Settings settings;
+    std::int64_t steps = 20;
+    std::int64_t warm_up = 3;
+    bool json = false;
+};
+
+/// Seconds since this process was started, from /proc: includes loading the libraries and starting MPI.
+double seconds_since_exec() {
+    std::ifstream stat("/proc/self/stat");
+    std::string text((std::istreambuf_iterator<char>(stat)), {});
+    std::istringstream fields(text.substr(text.rfind(')') + 2));
+    std::string field;
+    for (int i = 3; i <= 22; ++i) fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
+    timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
+           std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+/// Proportional set size in MB: shared pages count once over all ranks.
+double pss_mb() {
+    std::ifstream rollup("/proc/self/smaps_rollup");
+    std::string key;
+    double value = 0;
+    while (rollup >> key)
+        if (key == "Pss:") {
+            rollup >> value;
+            break;
+        }
+    return value / 1024;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values.empty() ? 0 : values[values.size() / 2];
+}
+
+ExitCode run_bench(BenchOptions options, Arguments& arguments) {
+    train::check_ranges(options.settings);
+    train::keep_freed_memory();
+    parallel::MpiSession const mpi(arguments.argc, arguments.argv);
+    auto const world = parallel::Communicator::collective_world();
+    log::set_rank(world.rank(), world.size(), world.host_name());
+
+    train::Settings& settings = options.settings;
+    require(settings.device != "cuda", ExitCode::do_not_requeue, "bench --device cuda: this version trains on CPUs; use --device cpu");
+    if (settings.replicas == 0) settings.replicas = world.size();
+    auto const table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
+    if (settings.threads == 0) settings.threads = table.default_threads_per_replica();
+    std::int64_t const steps = options.warm_up + options.steps;
+    data::TrainAndTest const sets = data::open_datasets(fmt::format("synthetic:{}", std::max<std::int64_t>(1024, settings.batch_size * settings.replicas)), 0, 0);
+    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table);
+    engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
+    data::LoaderPlan plan;
+    plan.seed = static_cast<std::uint64_t>(settings.seed);
+    plan.num_replicas = static_cast<int>(settings.replicas);
+    plan.batch_size = settings.batch_size;
+    plan.first_replica = engine.replicas().begin;
+    plan.end_replica = engine.replicas().end;
+    plan.end_step = steps;
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+
+    std::vector<double> step_ms, compute_ms, exchange_ms, wait_ms;
+    double start_to_first_step_s = 0;
+    float loss = 0;
+    std::int64_t samples = 0;
+    for (std::int64_t step = 0; step < steps; ++step) {
+        Clock::time_point const start = Clock::now();
+        data::StepBatch const& batch = loader.next();
+        train::StepResult const result = engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
+                                                                    static_cast<float>(settings.lr), false);
+        double const elapsed_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+        if (step == 0) start_to_first_step_s = seconds_since_exec();
+        loss = result.loss;
+        if (step < options.warm_up) continue;
+        samples += result.samples;
+        step_ms.push_back(elapsed_ms);
+        compute_ms.push_back(result.compute_s * 1e3);
+        exchange_ms.push_back(result.exchange_s * 1e3);
+        wait_ms.push_back(loader.last_wait_s() * 1e3);
+    }
+    std::vector<std::string> const pss = world.all_gather(fmt::format("{:.1f}", pss_mb()));
+    world.barrier();
+    if (world.rank() != 0) return ExitCode::finished;
+
+    double const seconds = std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / 1e3;
+    nlohmann::ordered_json json;
+    json["version"] = version_line();
+    json["ranks"] = world.size();
+    json["replicas"] = settings.replicas;
+    json["batch_size"] = settings.batch_size;
+    json["threads"] = settings.threads;
+    json["slots"] = engine.slots().size();
+    json["exchange"] = engine.exchange().name();
+    json["steps"] = options.steps;
+    json["step_ms"] = step_ms;
+    json["parts"] = {{"data_wait_ms", wait_ms}, {"compute_ms", compute_ms}, {"exchange_ms", exchange_ms}};
+    json["images_per_s"] = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
+    for (std::string const& value : pss) json["pss_mb"].push_back(std::stod(value));
+    json["start_to_first_step_s"] = start_to_first_step_s;
+    json["loss"] = loss;
+    if (options.json) {
+        std::cout << json.dump(2) << '\n';
+    } else {
+        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(), settings.replicas,
+                   settings.batch_size, settings.threads, engine.exchange().name());
+        fmt::print("step      {:9.2f} ms  (median of {}, least {:.2f})\n", median(step_ms), step_ms.size(),
+                   *std::min_element(step_ms.begin(), step_ms.end()));
+        fmt::print("  compute {:9.2f} ms\n  exchange{:9.2f} ms  (waiting for other ranks, reduction, update)\n  data    {:9.2f} ms  (waiting for the loader)\n",
+                   median(compute_ms), median(exchange_ms), median(wait_ms));
+        fmt::print("speed     {:9.1f} images/s\nmemory    {} MB per rank (PSS)\nstart     {:9.2f} s to the end of the first step\n",
+                   json["images_per_s"].get<double>(), fmt::join(pss, ", "), start_to_first_step_s);
+    }
+    return ExitCode::finished;
+}
+
+}  // namespace
+
+Action add_bench(CLI::App& app) {
+    auto const options = std::make_shared<BenchOptions>();
+    CLI::App* const command = app.add_subcommand("bench", "Measure the parts of a training step");
+    add_model_flags(*command, options->settings);
+    command->add_option("--steps", options->steps, "Measured steps")->capture_default_str()->check(CLI::PositiveNumber);
+    command->add_option("--warm-up", options->warm_up, "Steps before them")->capture_default_str()->check(CLI::NonNegativeNumber);
+    command->add_flag("--json", options->json, "As JSON");
+    return [options](Arguments& arguments) { return run_bench(*options, arguments); };
+}
+
+}  // namespace holdfast::commands

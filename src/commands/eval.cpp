@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// holdfast eval: the accuracy of a checkpoint on the test set, exact for any number of ranks.
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "commands/commands.hpp"
+#include "commands/run_path.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
+#include "parallel/launch_table.hpp"
+#include "parallel/mpi_session.hpp"
+#include "report/epoch_line.hpp"
+#include "train/compute_thread.hpp"
+#include "train/evaluate.hpp"
+#include "train/training_engine.hpp"
+
+namespace holdfast::commands {
+namespace {
+
+struct EvalOptions {
+    std::string path;
+    std::string data;
+    std::int64_t limit_test = 0;
+    std::int64_t batch_size = 0;
+    std::int64_t threads = 0;
+    bool json = false;
+};
+
+ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
+    train::keep_freed_memory();
+    parallel::MpiSession const mpi(arguments.argc, arguments.argv);
+    auto const world = parallel::Communicator::collective_world();
+    log::set_rank(world.rank(), world.size(), world.host_name());
+
+    std::optional<checkpoint::CheckpointFile> file;
+    train::Settings settings;
+    data::TrainAndTest sets;
+    world.agree([&] {
+        file.emplace(open_checkpoint(options.path));
+        settings = train::settings_from_json(file->text("/settings/json"), file->name());
+        if (!options.data.empty()) settings.data = options.data;
+        sets = data::open_datasets(settings.data, 0, options.limit_test > 0 ? options.limit_test : settings.limit_test);
+    });
+    settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
+    auto const table = parallel::collective_launch_table(world, "cpu", world.size());
+    settings.threads = options.threads > 0 ? options.threads : settings.threads;
+    settings.eval_batch_size = options.batch_size > 0 ? options.batch_size : settings.eval_batch_size;
+
+    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.test), table);
+    world.agree([&] {
+        if (world.local_rank() == 0) train::load_weights(*file, engine.network().layout, engine.tensors());
+    });
+    world.barrier();
+    train::EvaluationSums const sums =
+        train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size);
+    if (world.rank() == 0) {
+        double const loss = sums.loss / static_cast<double>(sums.count);
+        if (options.json)
+            std::cout << nlohmann::ordered_json{{"file", file->name()},
+                                                {"step", file->integer(checkpoint::step_path)},
+                                                {"test_loss", loss},
+                                                {"test_correct", sums.correct},
+                                                {"test_count", sums.count},
+                                                {"test_accuracy", static_cast<double>(sums.correct) / static_cast<double>(sums.count)}}
+                             .dump(2)
+                      << '\n';
+        else
+            log::info("{}: test loss {:.4f}\n{}", file->name(), loss, report::test_line("CPU0", static_cast<double>(sums.correct) / static_cast<double>(sums.count)));
+    }
+    world.barrier();
+    return ExitCode::finished;
+}
+
+}  // namespace
+
+Action add_eval(CLI::App& app) {
+    auto const options = std::make_shared<EvalOptions>();
+    CLI::App* const command = app.add_subcommand("eval", "Evaluate a checkpoint on the test set");
+    command->add_option("path", options->path, "Checkpoint file or run directory")->required();
+    command->add_option("--data", options->data, "As train --data (default: the run's)");
+    command->add_option("--limit-test", options->limit_test, "Use only the first N test images (0: the run's limit)");
+    command->add_option("--eval-batch-size", options->batch_size, "Samples per batch (default: the run's)");
+    command->add_option("--threads", options->threads, "OpenMP threads per batch (default: the run's)");
+    command->add_flag("--json", options->json, "As JSON");
+    return [options](Arguments& arguments) { return run_eval(*options, arguments); };
+}
+
+}  // namespace holdfast::commands

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// holdfast info: versions of everything the program stands on, and what it can do on this machine.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.hpp"
+#include "commands/version.hpp"
+#include "hdf5/image_file.hpp"
+#include "parallel/device_assignment.hpp"
+#include "parallel/library_versions.hpp"
+#include "train/numeric_fingerprint.hpp"
+
+namespace holdfast::commands {
+
+std::string version_line() { return "holdfast " HOLDFAST_VERSION; }
+
+Action add_info(CLI::App& app) {
+    auto const as_json = std::make_shared<bool>(false);
+    CLI::App* const command = app.add_subcommand("info", "Show versions and what this machine offers");
+    command->add_flag("--json", *as_json, "As JSON");
+    return [as_json](Arguments&) {
+        nlohmann::ordered_json json;
+        json["holdfast"] = HOLDFAST_VERSION;
+        json["libtorch"] = train::torch_version();
+        json["cpu_capability"] = train::cpu_capability();
+        json["mpi"] = parallel::mpi_version();
+        json["hdf5"] = hdf5::library_version();
+        json["nccl_built"] = parallel::nccl_version_built();
+        json["nccl_loaded"] = parallel::nccl_version_loaded();
+        json["cores_usable"] = parallel::affinity_cores().size();
+        json["cores_machine"] = parallel::num_machine_cores();
+        json["fingerprint"] = nlohmann::ordered_json::parse(train::numeric_fingerprint(1));
+        if (*as_json) {
+            std::cout << json.dump(2) << '\n';
+        } else {
+            for (auto const& [key, value] : json.items())
+                std::cout << fmt::format("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+        }
+        return ExitCode::finished;
+    };
+}
+
+}  // namespace holdfast::commands

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/run_path.hpp"
+
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/checkpoint_store.hpp"
+#include "core/error.hpp"
+
+namespace holdfast::commands {
+
+checkpoint::CheckpointFile open_checkpoint(std::string const& file_or_run) {
+    require(std::filesystem::exists(file_or_run), ExitCode::do_not_requeue,
+            "{} does not exist; give a checkpoint file or a run directory", file_or_run);
+    if (!std::filesystem::is_directory(file_or_run))
+        return {checkpoint::CheckpointStore::read(file_or_run), file_or_run};
+    auto newest = checkpoint::CheckpointStore(file_or_run).read_newest_good(checkpoint::DamagedFiles::leave);
+    require(newest.has_value(), ExitCode::do_not_requeue, "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory",
+            file_or_run);
+    return {std::move(newest->bytes), newest->path.string()};
+}
+
+}  // namespace holdfast::commands
