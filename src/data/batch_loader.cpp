@@ -84,8 +84,8 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
     }
     std::int64_t const global_batch_size = plan.num_replicas * plan.batch_size;
     batch.step = step;
-    batch.global_samples =
-        std::min(global_batch_size, static_cast<std::int64_t>(order.size()) - step_in_epoch * global_batch_size);
+    batch.global_samples = std::min(
+        global_batch_size, static_cast<std::int64_t>(order.size()) - step_in_epoch * global_batch_size);
     batch.replicas.resize(static_cast<std::size_t>(plan.end_replica - plan.first_replica));
     for (int replica = plan.first_replica; replica < plan.end_replica; ++replica) {
         ReplicaBatch& out = batch.replicas[static_cast<std::size_t>(replica - plan.first_replica)];
@@ -126,12 +126,14 @@ void BatchLoader::State::run() {
 
 BatchLoader::BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan) {
     assert(plan.num_replicas >= 1 && plan.batch_size >= 1);
-    assert(0 <= plan.first_replica && plan.first_replica <= plan.end_replica && plan.end_replica <= plan.num_replicas);
+    assert(0 <= plan.first_replica && plan.first_replica <= plan.end_replica &&
+           plan.end_replica <= plan.num_replicas);
     assert(0 <= plan.first_step);
     auto const channels = static_cast<std::size_t>(dataset.shape().channels);
-    require(normalization.mean.size() == channels && normalization.stddev.size() == channels, ExitCode::do_not_requeue,
-            "{} has {} channels, but mean and standard deviation are given for {} and {}", dataset.description(),
-            channels, normalization.mean.size(), normalization.stddev.size());
+    require(normalization.mean.size() == channels && normalization.stddev.size() == channels,
+            ExitCode::do_not_requeue,
+            "{} has {} channels, but mean and standard deviation are given for {} and {}",
+            dataset.description(), channels, normalization.mean.size(), normalization.stddev.size());
     state_ = std::make_unique<State>(dataset, std::move(normalization), plan);
     state_->thread = std::thread([state = state_.get()] { state->run(); });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the next batch ready: a thread of its own gathers and normalizes the images of this rank's replicas for the step
-// after the one being computed. What it yields is a pure function of (settings, seed, epoch, step, replica).
+// Keeps the next batch ready: a thread of its own gathers and normalizes the images of this rank's replicas
+// for the step after the one being computed. What it yields is a pure function of (settings, seed, epoch,
+// step, replica).
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct ReplicaBatch {
 };
 
 struct StepBatch {
-    std::int64_t step = 0;           ///< global step, counted over all epochs
-    std::int64_t global_samples = 0; ///< samples of this step over all replicas
+    std::int64_t step = 0;               ///< global step, counted over all epochs
+    std::int64_t global_samples = 0;     ///< samples of this step over all replicas
     std::vector<ReplicaBatch> replicas;  ///< of the local range, in order
 };
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/cifar10_files.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <array>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 
 #include "core/error.hpp"
@@ -25,8 +24,8 @@ constexpr std::int64_t records_per_file = 10000;
 constexpr std::int64_t file_bytes = records_per_file * record_bytes;
 
 ExitCode exit_code_for(int error) {
-    bool const may_pass = error == EIO || error == ESTALE || error == ETIMEDOUT || error == EAGAIN || error == EMFILE ||
-                          error == ENFILE || error == ENOMEM;
+    bool const may_pass = error == EIO || error == ESTALE || error == ETIMEDOUT || error == EAGAIN ||
+                          error == EMFILE || error == ENFILE || error == ENOMEM;
     return may_pass ? ExitCode::retry : ExitCode::do_not_requeue;
 }
 
@@ -34,7 +33,9 @@ class BatchFile {
   public:
     explicit BatchFile(fs::path path);
     BatchFile(BatchFile&& other) noexcept
-        : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), labels_(std::move(other.labels_)) {}
+        : path_(std::move(other.path_)),
+          fd_(std::exchange(other.fd_, -1)),
+          labels_(std::move(other.labels_)) {}
     BatchFile& operator=(BatchFile&&) = delete;
     ~BatchFile() {
         if (fd_ >= 0) ::close(fd_);
@@ -57,7 +58,8 @@ BatchFile::BatchFile(fs::path path) : path_(std::move(path)) {
     int const error = errno;
     if (fd_ < 0 && error == ENOENT) {
         fail(ExitCode::do_not_requeue,
-             "{} is missing (all six files of CIFAR-10's binary version are needed); unpack the archive again or fetch it "
+             "{} is missing (all six files of CIFAR-10's binary version are needed); unpack the archive "
+             "again or fetch it "
              "with scripts/fetch-cifar10",
              path_.string());
     }
@@ -69,10 +71,11 @@ BatchFile::BatchFile(fs::path path) : path_(std::move(path)) {
         require(S_ISREG(status.st_mode), ExitCode::do_not_requeue,
                 "{} is {} (a file of {} bytes is needed); unpack the archive again", path_.string(),
                 S_ISDIR(status.st_mode) ? "a directory" : "not a regular file", file_bytes);
-        require(status.st_size == file_bytes, ExitCode::do_not_requeue,
-                "{} has {} bytes, expected {} ({} records of {} bytes); the file is {}, unpack the archive again",
-                path_.string(), static_cast<std::int64_t>(status.st_size), file_bytes, records_per_file, record_bytes,
-                status.st_size < file_bytes ? "cut short" : "too long or another one");
+        require(
+            status.st_size == file_bytes, ExitCode::do_not_requeue,
+            "{} has {} bytes, expected {} ({} records of {} bytes); the file is {}, unpack the archive again",
+            path_.string(), static_cast<std::int64_t>(status.st_size), file_bytes, records_per_file,
+            record_bytes, status.st_size < file_bytes ? "cut short" : "too long or another one");
         check_labels();
     } catch (...) {
         ::close(fd_);
@@ -90,7 +93,8 @@ void BatchFile::check_labels() {
         for (std::int64_t i = 0; i < records_per_read; ++i) {
             std::uint8_t const label = records[static_cast<std::size_t>(i * record_bytes)];
             require(label < num_classes, ExitCode::do_not_requeue,
-                    "{} has label {} at offset {} (record {}), expected 0 to {}; the file is damaged or not CIFAR-10's, "
+                    "{} has label {} at offset {} (record {}), expected 0 to {}; the file is damaged or not "
+                    "CIFAR-10's, "
                     "unpack the archive again",
                     path_.string(), label, (first + i) * record_bytes, first + i, num_classes - 1);
             labels_.push_back(label);
@@ -101,13 +105,14 @@ void BatchFile::check_labels() {
 void BatchFile::read(std::int64_t offset, std::span<std::uint8_t> out) const {
     std::size_t done = 0;
     while (done < out.size()) {
-        ssize_t const count =
-            ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+        ssize_t const count = ::pread(fd_, out.data() + done, out.size() - done,
+                                      static_cast<off_t>(offset) + static_cast<off_t>(done));
         if (count < 0 && errno == EINTR) continue;
         require(count >= 0, exit_code_for(errno), "cannot read {} at offset {}: {}", path_.string(),
                 offset + static_cast<std::int64_t>(done), std::strerror(errno));
-        require(count > 0, ExitCode::do_not_requeue, "{} ends at offset {}, expected {} bytes; it was cut while in use",
-                path_.string(), offset + static_cast<std::int64_t>(done), file_bytes);
+        require(count > 0, ExitCode::do_not_requeue,
+                "{} ends at offset {}, expected {} bytes; it was cut while in use", path_.string(),
+                offset + static_cast<std::int64_t>(done), file_bytes);
         done += static_cast<std::size_t>(count);
     }
 }
@@ -146,8 +151,8 @@ bool is_present(fs::path const& path) {
 }
 
 bool holds_batches(fs::path const& folder) {
-    for (char const* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-                                   "data_batch_5.bin", "test_batch.bin"}) {
+    for (char const* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                   "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
         if (is_present(folder / name)) return true;
     }
     return false;
@@ -158,8 +163,10 @@ fs::path find_batches(fs::path const& folder) {
     fs::path const inner = folder / "cifar-10-batches-bin";
     if (holds_batches(folder)) return folder;
     if (is_present(inner)) return inner;
-    require(!is_present(folder / "cifar-10-batches-py") && !is_present(folder / "data_batch_1"), ExitCode::do_not_requeue,
-            "{} holds CIFAR-10's Python version (pickles, which Holdfast does not read); fetch the binary version with "
+    require(!is_present(folder / "cifar-10-batches-py") && !is_present(folder / "data_batch_1"),
+            ExitCode::do_not_requeue,
+            "{} holds CIFAR-10's Python version (pickles, which Holdfast does not read); fetch the binary "
+            "version with "
             "scripts/fetch-cifar10",
             folder.string());
     for (char const* const archive : {"cifar-10-binary.tar.gz", "cifar-10-binary.tar"}) {
@@ -168,7 +175,8 @@ fs::path find_batches(fs::path const& folder) {
                 (folder / archive).string(), folder.string());
     }
     fail(ExitCode::do_not_requeue,
-         "{} neither is nor holds CIFAR-10's folder cifar-10-batches-bin; check --data, or fetch the files with "
+         "{} neither is nor holds CIFAR-10's folder cifar-10-batches-bin; check --data, or fetch the files "
+         "with "
          "scripts/fetch-cifar10 {}",
          folder.string(), folder.string());
 }
@@ -189,8 +197,8 @@ TrainAndTest open_cifar10(fs::path const& folder) {
     test.emplace_back(batches / "test_batch.bin");
     auto const make = [&](std::vector<BatchFile> files, char const* kind) {
         std::size_t const size = files.size() * records_per_file;
-        return std::make_unique<Cifar10>(std::move(files),
-                                         fmt::format("CIFAR-10 ({} {} images in {})", size, kind, batches.string()));
+        return std::make_unique<Cifar10>(
+            std::move(files), fmt::format("CIFAR-10 ({} {} images in {})", size, kind, batches.string()));
     };
     return {make(std::move(train), "training"), make(std::move(test), "test")};
 }

@@ -21,14 +21,16 @@ constexpr std::int64_t max_num_samples = std::numeric_limits<std::uint32_t>::max
 std::vector<std::int64_t> epoch_order(std::int64_t num_samples, std::uint64_t seed, std::int64_t epoch) {
     constexpr std::uint64_t max_engine_seed = std::numeric_limits<std::uint32_t>::max();
     require(num_samples >= 1, ExitCode::do_not_requeue,
-            "the data set has {} samples (an epoch needs at least one); check --data and --limit-train", num_samples);
+            "the data set has {} samples (an epoch needs at least one); check --data and --limit-train",
+            num_samples);
     require(num_samples < max_num_samples, ExitCode::do_not_requeue,
             "the data set has {} samples (the shuffle is defined below {}); split the data set", num_samples,
             max_num_samples);
-    require(epoch >= 0 && seed <= max_engine_seed && static_cast<std::uint64_t>(epoch) <= max_engine_seed - seed,
-            ExitCode::do_not_requeue,
-            "seed {} with epoch {} (the shuffle's engine takes their sum, at most {}); choose a smaller --seed", seed,
-            epoch, max_engine_seed);
+    require(
+        epoch >= 0 && seed <= max_engine_seed && static_cast<std::uint64_t>(epoch) <= max_engine_seed - seed,
+        ExitCode::do_not_requeue,
+        "seed {} with epoch {} (the shuffle's engine takes their sum, at most {}); choose a smaller --seed",
+        seed, epoch, max_engine_seed);
     std::mt19937 engine(static_cast<std::uint32_t>(seed + static_cast<std::uint64_t>(epoch)));
     std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
     std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -51,7 +53,8 @@ std::vector<std::int64_t> with_tail(std::vector<std::int64_t> order, Tail tail, 
 
 std::int64_t steps_per_epoch(std::int64_t num_samples, int num_replicas, std::int64_t batch_size, Tail tail) {
     assert(num_samples >= 1 && num_replicas >= 1 && batch_size >= 1);
-    std::int64_t const padding = tail == Tail::pad ? (num_replicas - num_samples % num_replicas) % num_replicas : 0;
+    std::int64_t const padding =
+        tail == Tail::pad ? (num_replicas - num_samples % num_replicas) % num_replicas : 0;
     std::int64_t const global_batch_size = num_replicas * batch_size;
     return (num_samples + padding + global_batch_size - 1) / global_batch_size;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A labelled set of equally sized 8-bit images, random access by sample number. Implementations are read-only and safe to
-// read from several threads. Shape letters used everywhere: N batch, C channel, H height, W width, K classes.
+// A labelled set of equally sized 8-bit images, random access by sample number. Implementations are read-only
+// and safe to read from several threads. Shape letters used everywhere: N batch, C channel, H height, W
+// width, K classes.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ class ImageDataset {
     virtual std::string description() const = 0;
 };
 
-/// Digest of all decoded pixels and labels in sample order: equal for equal data, wherever and however it is stored.
+/// Digest of all decoded pixels and labels in sample order: equal for equal data, wherever and however it is
+/// stored.
 Digest digest_of(ImageDataset const& dataset);
 
 struct TrainAndTest {
@@ -42,9 +44,10 @@ struct TrainAndTest {
     std::unique_ptr<ImageDataset> test;
 };
 
-/// `spec` is "sample" (the embedded set), "synthetic" or "synthetic:N" (N training images), a packed .h5 file, or a
-/// folder that is or holds cifar-10-batches-bin. limit_train and limit_test keep the first so many samples (0: all).
-/// Everything is checked before this returns; throws Error(do_not_requeue) that names file and offset.
+/// `spec` is "sample" (the embedded set), "synthetic" or "synthetic:N" (N training images), a packed .h5
+/// file, or a folder that is or holds cifar-10-batches-bin. limit_train and limit_test keep the first so many
+/// samples (0: all). Everything is checked before this returns; throws Error(do_not_requeue) that names file
+/// and offset.
 TrainAndTest open_datasets(std::string const& spec, std::int64_t limit_train, std::int64_t limit_test);
 
 }  // namespace holdfast::data

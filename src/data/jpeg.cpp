@@ -5,7 +5,6 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
-
 #include <jpeglib.h>  // needs <cstdio> before it
 
 #include "core/error.hpp"
@@ -13,7 +12,8 @@
 namespace holdfast::data {
 namespace {
 
-/// libjpeg is C: errors leave it by longjmp, so no object with a destructor may be alive between the call and setjmp.
+/// libjpeg is C: errors leave it by longjmp, so no object with a destructor may be alive between the call and
+/// setjmp.
 struct ErrorExit {
     jpeg_error_mgr manager;  // first: libjpeg hands back a pointer to it
     std::jmp_buf jump;
@@ -41,7 +41,8 @@ void install(ErrorExit& exit, jpeg_error_mgr*& manager) {
     exit.message[0] = '\0';
 }
 
-/// Reads the header; with `row` (width x 3 values) and `pixels_CHW` also decodes. False: exit.message says why not.
+/// Reads the header; with `row` (width x 3 values) and `pixels_CHW` also decodes. False: exit.message says
+/// why not.
 bool decode(std::span<std::uint8_t const> jpeg, ErrorExit& exit, ImageShape& shape, std::uint8_t* row,
             std::uint8_t* pixels_CHW) {
     jpeg_decompress_struct info;
@@ -58,8 +59,8 @@ bool decode(std::span<std::uint8_t const> jpeg, ErrorExit& exit, ImageShape& sha
     if (pixels_CHW == nullptr) {
         shape = {3, height, width};
     } else if (shape != ImageShape{3, height, width}) {
-        std::snprintf(exit.message, sizeof exit.message, "the image is %dx%d, expected %dx%d", width, height, shape.width,
-                      shape.height);
+        std::snprintf(exit.message, sizeof exit.message, "the image is %dx%d, expected %dx%d", width, height,
+                      shape.width, shape.height);
         jpeg_destroy_decompress(&info);
         return false;
     } else {
@@ -111,9 +112,10 @@ bool encode(std::uint8_t* pixels_HWC, ImageShape shape, int quality, ErrorExit& 
 
 }  // namespace
 
-std::vector<std::uint8_t> encode_jpeg(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, int quality) {
-    require(shape.channels == 3, ExitCode::do_not_requeue, "images of {} channels cannot become JPEGs (RGB is needed)",
-            shape.channels);
+std::vector<std::uint8_t> encode_jpeg(std::span<std::uint8_t const> pixels_CHW, ImageShape shape,
+                                      int quality) {
+    require(shape.channels == 3, ExitCode::do_not_requeue,
+            "images of {} channels cannot become JPEGs (RGB is needed)", shape.channels);
     require(quality >= 1 && quality <= 100, ExitCode::do_not_requeue, "JPEG quality {} (1 to 100)", quality);
     assert(pixels_CHW.size() == static_cast<std::size_t>(shape.num_values()));
     std::size_t const plane = pixels_CHW.size() / 3;

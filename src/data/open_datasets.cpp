@@ -25,8 +25,8 @@ std::int64_t num_synthetic(std::string_view spec) {
     std::int64_t count = 0;
     auto const result = std::from_chars(digits.data(), digits.data() + digits.size(), count);
     require(result.ec == std::errc{} && result.ptr == digits.data() + digits.size() && count >= 1,
-            ExitCode::do_not_requeue, "--data {} (the part after the colon is the number of training images, at least 1)",
-            spec);
+            ExitCode::do_not_requeue,
+            "--data {} (the part after the colon is the number of training images, at least 1)", spec);
     return count;
 }
 
@@ -35,10 +35,11 @@ TrainAndTest open_whole(std::string const& spec) {
     if (spec == "sample") return open_packed_images(find_sample_file());
     std::error_code error;
     fs::file_status const status = fs::status(spec, error);
-    require(status.type() != fs::file_type::none, ExitCode::do_not_requeue, "cannot inspect --data {}: {}", spec,
-            error.message());
+    require(status.type() != fs::file_type::none, ExitCode::do_not_requeue, "cannot inspect --data {}: {}",
+            spec, error.message());
     require(status.type() != fs::file_type::not_found, ExitCode::do_not_requeue,
-            "--data {} does not exist; give a folder with CIFAR-10's binary files, a packed .h5 file, 'sample' or "
+            "--data {} does not exist; give a folder with CIFAR-10's binary files, a packed .h5 file, "
+            "'sample' or "
             "'synthetic'",
             spec);
     if (status.type() == fs::file_type::directory) return open_cifar10(spec);
@@ -52,7 +53,8 @@ TrainAndTest open_whole(std::string const& spec) {
     return open_packed_images(spec);
 }
 
-std::unique_ptr<ImageDataset> limited(std::unique_ptr<ImageDataset> dataset, std::int64_t limit, char const* option) {
+std::unique_ptr<ImageDataset> limited(std::unique_ptr<ImageDataset> dataset, std::int64_t limit,
+                                      char const* option) {
     require(limit >= 0, ExitCode::do_not_requeue, "{} {} (a number of samples, 0 for all)", option, limit);
     return limit == 0 ? std::move(dataset) : first_samples(std::move(dataset), limit);
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/packed_images.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <limits>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 
 #include "core/error.hpp"
@@ -24,9 +23,9 @@ using hdf5::ElementType;
 
 constexpr char const* format_name = "holdfast-images";
 constexpr std::int64_t format_version = 1;
-constexpr std::int64_t max_classes = 256;                 // labels are bytes
-constexpr std::int64_t max_class_names_bytes = 1 << 20;   // 256 names, however long
-constexpr int max_side = 4096;                            // a few bytes of JPEG may claim 65,535 x 65,535 pixels
+constexpr std::int64_t max_classes = 256;                // labels are bytes
+constexpr std::int64_t max_class_names_bytes = 1 << 20;  // 256 names, however long
+constexpr int max_side = 4096;  // a few bytes of JPEG may claim 65,535 x 65,535 pixels
 constexpr std::int64_t max_pixel_bytes = std::int64_t{64} << 30;  // all images are held in memory
 // Chunks of 64 KiB make the sample 2 % larger, of 1 MiB 0.5 % smaller.
 constexpr std::int64_t chunk_bytes = 256 * 1024;
@@ -68,7 +67,8 @@ class File {
   public:
     File(fs::path const& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
         int const error = errno;
-        require(fd_ >= 0, ExitCode::do_not_requeue, "cannot open {}: {}", path.string(), std::strerror(error));
+        require(fd_ >= 0, ExitCode::do_not_requeue, "cannot open {}: {}", path.string(),
+                std::strerror(error));
     }
     ~File() { ::close(fd_); }
     File(File const&) = delete;
@@ -82,8 +82,8 @@ class File {
 std::vector<std::byte> read_whole(fs::path const& path) {
     File const file(path, O_RDONLY | O_NONBLOCK);
     struct stat status {};
-    require(::fstat(file.get(), &status) == 0, ExitCode::do_not_requeue, "cannot inspect {}: {}", path.string(),
-            std::strerror(errno));
+    require(::fstat(file.get(), &status) == 0, ExitCode::do_not_requeue, "cannot inspect {}: {}",
+            path.string(), std::strerror(errno));
     require(S_ISREG(status.st_mode), ExitCode::do_not_requeue, "{} is not a regular file", path.string());
     std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
     for (std::size_t done = 0; done < bytes.size();) {
@@ -91,8 +91,9 @@ std::vector<std::byte> read_whole(fs::path const& path) {
         if (count < 0 && errno == EINTR) continue;
         require(count >= 0, errno == EIO || errno == ESTALE ? ExitCode::retry : ExitCode::do_not_requeue,
                 "cannot read {} at offset {}: {}", path.string(), done, std::strerror(errno));
-        require(count > 0, ExitCode::do_not_requeue, "{} ends at offset {}, expected {} bytes; it was cut while read",
-                path.string(), done, bytes.size());
+        require(count > 0, ExitCode::do_not_requeue,
+                "{} ends at offset {}, expected {} bytes; it was cut while read", path.string(), done,
+                bytes.size());
         done += static_cast<std::size_t>(count);
     }
     return bytes;
@@ -105,7 +106,8 @@ void write_and_rename(fs::path const& path, std::span<std::byte const> bytes) {
     auto const checked = [&](bool ok, char const* action) {
         int const error = errno;
         if (!ok) ::unlink(temporary.c_str());
-        require(ok, ExitCode::do_not_requeue, "cannot {} {}: {}", action, temporary.string(), std::strerror(error));
+        require(ok, ExitCode::do_not_requeue, "cannot {} {}: {}", action, temporary.string(),
+                std::strerror(error));
     };
     {
         File const file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
@@ -127,14 +129,16 @@ constexpr ElementType element_type = sizeof(T) == 1 ? ElementType::u8 : ElementT
 
 class PackedReader {
   public:
-    explicit PackedReader(fs::path const& path) : name_(path.string()), bytes_(read_whole(path)), reader_(bytes_, name_) {
+    explicit PackedReader(fs::path const& path)
+        : name_(path.string()), bytes_(read_whole(path)), reader_(bytes_, name_) {
         std::string const format = reader_.attribute("format");
-        require(format == format_name, ExitCode::do_not_requeue, "{} has format '{}', expected '{}'; it is no packed image set",
-                name_, format, format_name);
+        require(format == format_name, ExitCode::do_not_requeue,
+                "{} has format '{}', expected '{}'; it is no packed image set", name_, format, format_name);
         std::int64_t const version = reader_.integer_attribute("version");
-        require(version == format_version, ExitCode::do_not_requeue,
-                "{} has version {} of the packed format, this program reads version {}; pack the images again", name_, version,
-                format_version);
+        require(
+            version == format_version, ExitCode::do_not_requeue,
+            "{} has version {} of the packed format, this program reads version {}; pack the images again",
+            name_, version, format_version);
         class_names_ = read_class_names();
     }
 
@@ -155,8 +159,8 @@ class PackedReader {
 std::int64_t PackedReader::length(std::string const& dataset) const {
     for (DatasetInfo const& info : reader_.datasets()) {
         if (info.path != dataset) continue;
-        require(info.shape.size() == 1, ExitCode::do_not_requeue, "{}: dataset {} has {} dimensions, expected 1", name_,
-                dataset, info.shape.size());
+        require(info.shape.size() == 1, ExitCode::do_not_requeue,
+                "{}: dataset {} has {} dimensions, expected 1", name_, dataset, info.shape.size());
         return info.shape[0];
     }
     fail(ExitCode::do_not_requeue, "{}: dataset {} is missing; pack the images again", name_, dataset);
@@ -191,10 +195,12 @@ std::vector<std::string> PackedReader::read_class_names() const {
 std::unique_ptr<ImageDataset> PackedReader::split(std::string const& split, char const* kind) const {
     std::string const group = "/" + split;
     std::vector<std::uint8_t> labels = read<std::uint8_t>(group + "/labels");
-    require(!labels.empty(), ExitCode::do_not_requeue, "{}: {}/labels is empty (at least one image is needed)", name_, group);
+    require(!labels.empty(), ExitCode::do_not_requeue,
+            "{}: {}/labels is empty (at least one image is needed)", name_, group);
     for (std::size_t i = 0; i < labels.size(); ++i) {
-        require(labels[i] < class_names_.size(), ExitCode::do_not_requeue, "{}: {}/labels[{}] is {}, expected 0 to {}", name_,
-                group, i, labels[i], class_names_.size() - 1);
+        require(labels[i] < class_names_.size(), ExitCode::do_not_requeue,
+                "{}: {}/labels[{}] is {}, expected 0 to {}", name_, group, i, labels[i],
+                class_names_.size() - 1);
     }
     std::vector<std::int64_t> const offsets = read<std::int64_t>(group + "/offsets");
     require(offsets.size() == labels.size() + 1, ExitCode::do_not_requeue,
@@ -202,12 +208,12 @@ std::unique_ptr<ImageDataset> PackedReader::split(std::string const& split, char
             labels.size() + 1);
     std::int64_t const total = length(group + "/jpeg");
     require(offsets.front() == 0 && offsets.back() == total, ExitCode::do_not_requeue,
-            "{}: {}/offsets runs from {} to {}, expected 0 to {} (the length of {}/jpeg)", name_, group, offsets.front(),
-            offsets.back(), total, group);
+            "{}: {}/offsets runs from {} to {}, expected 0 to {} (the length of {}/jpeg)", name_, group,
+            offsets.front(), offsets.back(), total, group);
     for (std::size_t i = 0; i < labels.size(); ++i) {
         require(offsets[i] < offsets[i + 1], ExitCode::do_not_requeue,
-                "{}: {}/offsets[{}] is {} and the next is {}, expected them to grow", name_, group, i, offsets[i],
-                offsets[i + 1]);
+                "{}: {}/offsets[{}] is {} and the next is {}, expected them to grow", name_, group, i,
+                offsets[i], offsets[i + 1]);
     }
     std::vector<std::uint8_t> const jpeg = read<std::uint8_t>(group + "/jpeg");
     auto const image = [&](std::size_t i) {
@@ -220,24 +226,28 @@ std::unique_ptr<ImageDataset> PackedReader::split(std::string const& split, char
         require(shape.height <= max_side && shape.width <= max_side &&
                     shape.num_values() <= max_pixel_bytes / static_cast<std::int64_t>(labels.size()),
                 ExitCode::do_not_requeue,
-                "{}: {} has {} images of {}x{}, expected at most {} pixels a side and {} bytes in all", name_, group,
-                labels.size(), shape.width, shape.height, max_side, max_pixel_bytes);
+                "{}: {} has {} images of {}x{}, expected at most {} pixels a side and {} bytes in all", name_,
+                group, labels.size(), shape.width, shape.height, max_side, max_pixel_bytes);
         auto const image_bytes = static_cast<std::size_t>(shape.num_values());
         std::vector<std::uint8_t> pixels;
         for (; current < labels.size(); ++current) {
-            if (current == 1) pixels.reserve(labels.size() * image_bytes);  // not before an image has proved its size
+            if (current == 1)
+                pixels.reserve(labels.size() * image_bytes);  // not before an image has proved its size
             pixels.resize((current + 1) * image_bytes);
             decode_jpeg(image(current), shape, std::span(pixels).subspan(current * image_bytes, image_bytes));
         }
-        std::string const description = fmt::format("packed images ({} {} images in {})", labels.size(), kind, name_);
-        return std::make_unique<DecodedImages>(shape, std::move(pixels), std::move(labels), class_names_, description);
+        std::string const description =
+            fmt::format("packed images ({} {} images in {})", labels.size(), kind, name_);
+        return std::make_unique<DecodedImages>(shape, std::move(pixels), std::move(labels), class_names_,
+                                               description);
     } catch (JpegError const& error) {
-        fail(ExitCode::do_not_requeue, "{}: {} image {} (bytes {} to {} of {}/jpeg) is damaged: {}", name_, split, current,
-             offsets[current], offsets[current + 1], group, error.what());
+        fail(ExitCode::do_not_requeue, "{}: {} image {} (bytes {} to {} of {}/jpeg) is damaged: {}", name_,
+             split, current, offsets[current], offsets[current + 1], group, error.what());
     }
 }
 
-void add_split(hdf5::ImageBuilder& builder, ImageDataset const& dataset, std::string const& group, int quality) {
+void add_split(hdf5::ImageBuilder& builder, ImageDataset const& dataset, std::string const& group,
+               int quality) {
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(dataset.shape().num_values()));
     std::vector<std::uint8_t> jpeg, labels;
     std::vector<std::int64_t> offsets{0};
@@ -250,8 +260,9 @@ void add_split(hdf5::ImageBuilder& builder, ImageDataset const& dataset, std::st
     }
     auto const add = [&](char const* name, auto const& values) {
         using Value = typename std::decay_t<decltype(values)>::value_type;
-        builder.write_compressed({group + name, element_type<Value>, {static_cast<std::int64_t>(values.size())}},
-                                 std::as_bytes(std::span(values)), chunk_bytes / static_cast<std::int64_t>(sizeof(Value)), 9);
+        builder.write_compressed(
+            {group + name, element_type<Value>, {static_cast<std::int64_t>(values.size())}},
+            std::as_bytes(std::span(values)), chunk_bytes / static_cast<std::int64_t>(sizeof(Value)), 9);
     };
     add("/jpeg", jpeg);
     add("/offsets", offsets);
@@ -264,15 +275,17 @@ TrainAndTest open_packed_images(fs::path const& file) {
     PackedReader const reader(file);
     TrainAndTest sets{reader.split("train", "training"), reader.split("test", "test")};
     require(sets.train->shape() == sets.test->shape(), ExitCode::do_not_requeue,
-            "{}: training images are {}x{}, test images {}x{}, expected one size", file.string(), sets.train->shape().width,
-            sets.train->shape().height, sets.test->shape().width, sets.test->shape().height);
+            "{}: training images are {}x{}, test images {}x{}, expected one size", file.string(),
+            sets.train->shape().width, sets.train->shape().height, sets.test->shape().width,
+            sets.test->shape().height);
     return sets;
 }
 
 void pack_images(ImageDataset const& train, ImageDataset const& test, fs::path const& out, int quality) {
     assert(train.class_names() == test.class_names());
     require(train.class_names().size() <= max_classes, ExitCode::do_not_requeue,
-            "{} has {} classes, a packed image set at most {}", train.description(), train.class_names().size(), max_classes);
+            "{} has {} classes, a packed image set at most {}", train.description(),
+            train.class_names().size(), max_classes);
     std::string names;
     for (std::string const& name : train.class_names()) names += name + "\n";
     hdf5::ImageBuilder builder;

@@ -15,13 +15,15 @@ std::filesystem::path find_sample_file(std::filesystem::path const& program) {
                 "HOLDFAST_SAMPLE is '{}', which does not exist; correct or unset it", given);
         return given;
     }
-    fs::path const installed = fs::weakly_canonical(program, error).parent_path().parent_path() / "share/holdfast/cifar10-sample.h5";
+    fs::path const installed =
+        fs::weakly_canonical(program, error).parent_path().parent_path() / "share/holdfast/cifar10-sample.h5";
     fs::path const in_source_tree = HOLDFAST_SAMPLE_IN_SOURCE_TREE;
     for (fs::path const& candidate : {installed, in_source_tree}) {
         if (fs::exists(candidate, error)) return candidate;
     }
     fail(ExitCode::do_not_requeue,
-         "the image set that comes with Holdfast is neither {} nor {}; set HOLDFAST_SAMPLE to the path of cifar10-sample.h5",
+         "the image set that comes with Holdfast is neither {} nor {}; set HOLDFAST_SAMPLE to the path of "
+         "cifar10-sample.h5",
          installed.string(), in_source_tree.string());
 }
 

@@ -22,7 +22,9 @@ class Subset final : public ImageDataset {
     void read(std::int64_t sample, std::span<std::uint8_t> pixels_CHW) const override {
         whole_->read(in_whole(sample), pixels_CHW);
     }
-    std::string description() const override { return fmt::format("{} of {}", choice_, whole_->description()); }
+    std::string description() const override {
+        return fmt::format("{} of {}", choice_, whole_->description());
+    }
 
   private:
     std::int64_t in_whole(std::int64_t sample) const {
@@ -42,7 +44,8 @@ std::unique_ptr<ImageDataset> first_samples(std::unique_ptr<ImageDataset> datase
     if (num_samples >= dataset->size()) return dataset;
     std::vector<std::int64_t> samples(static_cast<std::size_t>(num_samples));
     std::iota(samples.begin(), samples.end(), std::int64_t{0});
-    return std::make_unique<Subset>(std::move(dataset), std::move(samples), fmt::format("the first {}", num_samples));
+    return std::make_unique<Subset>(std::move(dataset), std::move(samples),
+                                    fmt::format("the first {}", num_samples));
 }
 
 std::unique_ptr<ImageDataset> balanced_subset(std::unique_ptr<ImageDataset> dataset, std::int64_t per_class) {

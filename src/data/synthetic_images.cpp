@@ -15,8 +15,8 @@ constexpr int num_classes = 10;
 constexpr int cells = 4;  // the pattern is a smooth surface over cells x cells random corners
 constexpr ImageShape image_shape{3, 32, 32};
 
-/// The number at position `counter` of the sequence `stream`: the output function of SplitMix64, whose state is a counter
-/// anyway. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+/// The number at position `counter` of the sequence `stream`: the output function of SplitMix64, whose state
+/// is a counter anyway. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 std::uint64_t random_at(std::uint64_t stream, std::uint64_t counter) {
     auto const mix = [](std::uint64_t z) {
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -40,9 +40,10 @@ Pattern class_pattern(int label) {
         for (int y = 0; y < 32; ++y) {
             for (int x = 0; x < 32; ++x) {
                 int const cell_y = y / pitch, dy = y % pitch, cell_x = x / pitch, dx = x % pitch;
-                int const upper = corner(channel, cell_y, cell_x) * (pitch - dx) + corner(channel, cell_y, cell_x + 1) * dx;
-                int const lower =
-                    corner(channel, cell_y + 1, cell_x) * (pitch - dx) + corner(channel, cell_y + 1, cell_x + 1) * dx;
+                int const upper =
+                    corner(channel, cell_y, cell_x) * (pitch - dx) + corner(channel, cell_y, cell_x + 1) * dx;
+                int const lower = corner(channel, cell_y + 1, cell_x) * (pitch - dx) +
+                                  corner(channel, cell_y + 1, cell_x + 1) * dx;
                 pattern[static_cast<std::size_t>((channel * 32 + y) * 32 + x)] =
                     static_cast<std::uint8_t>((upper * (pitch - dy) + lower * dy) / (pitch * pitch));
             }
@@ -94,12 +95,13 @@ class SyntheticImages final : public ImageDataset {
 }  // namespace
 
 TrainAndTest synthetic_datasets(std::int64_t num_train) {
-    require(num_train >= 1, ExitCode::do_not_requeue, "{} synthetic training images asked for; ask for at least 1",
-            num_train);
+    require(num_train >= 1, ExitCode::do_not_requeue,
+            "{} synthetic training images asked for; ask for at least 1", num_train);
     // Streams of classes, training and test images must not meet.
     constexpr std::uint64_t train_streams = std::uint64_t{1} << 32, test_streams = std::uint64_t{1} << 48;
-    return {std::make_unique<SyntheticImages>(num_train, train_streams, "training"),
-            std::make_unique<SyntheticImages>(std::max<std::int64_t>(num_train / 5, 1), test_streams, "test")};
+    return {
+        std::make_unique<SyntheticImages>(num_train, train_streams, "training"),
+        std::make_unique<SyntheticImages>(std::max<std::int64_t>(num_train / 5, 1), test_streams, "test")};
 }
 
 }  // namespace holdfast::data

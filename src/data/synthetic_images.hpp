@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Made-up images for tests and benchmarks that can be learned: each class has a smooth colour pattern, each image adds its
-// own brightness and noise. Every byte is a pure function of (split, sample), in integer arithmetic, so it is the same on
-// every machine; no generator is ever advanced.
+// Made-up images for tests and benchmarks that can be learned: each class has a smooth colour pattern, each
+// image adds its own brightness and noise. Every byte is a pure function of (split, sample), in integer
+// arithmetic, so it is the same on every machine; no generator is ever advanced.
 #pragma once
 
 #include <cstdint>

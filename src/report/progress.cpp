@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/progress.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
+#include <fmt/core.h>
 
 namespace holdfast::report {
 namespace {
@@ -44,9 +44,12 @@ bool is_terminal(std::string const& path) {
 
 bool should_show_progress(ProgressMode mode) {
     switch (mode) {
-        case ProgressMode::always: return true;
-        case ProgressMode::never: return false;
-        case ProgressMode::automatic: break;
+        case ProgressMode::always:
+            return true;
+        case ProgressMode::never:
+            return false;
+        case ProgressMode::automatic:
+            break;
     }
     return ::isatty(STDOUT_FILENO) != 0 && is_terminal(fmt::format("/proc/{}/fd/1", ::getppid()));
 }
@@ -59,8 +62,9 @@ std::string render_progress(ProgressState const& state, int columns) {
     if (filled < bar_width) bar += '>';
     bar.resize(bar_width, ' ');
     std::string const eta = state.remaining_s < 0 ? "--:--" : duration(state.remaining_s);
-    std::string line = fmt::format("Epoch {}/{} [{}] {:3}% | {}/{} | {:.0f} images/s | ETA {}", state.epoch, state.num_epochs,
-                                   bar, step * 100 / steps, step, state.num_steps, state.images_per_s, eta);
+    std::string line = fmt::format("Epoch {}/{} [{}] {:3}% | {}/{} | {:.0f} images/s | ETA {}", state.epoch,
+                                   state.num_epochs, bar, step * 100 / steps, step, state.num_steps,
+                                   state.images_per_s, eta);
     // A line as wide as the terminal would wrap, and then clearing removes only its last part.
     line.resize(std::min(line.size(), static_cast<std::size_t>(std::max(columns - 1, 0))));
     return line;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bar that shows how far the epoch is, redrawn in place on stdout; for terminals only, so that log files stay clean.
+// A bar that shows how far the epoch is, redrawn in place on stdout; for terminals only, so that log files
+// stay clean.
 #pragma once
 
 #include <chrono>
@@ -10,8 +11,9 @@ namespace holdfast::report {
 
 enum class ProgressMode { automatic, always, never };
 
-/// Whether a bar should be drawn. Automatic: if this process's stdout and its parent's are both terminals. Under mpirun a
-/// rank's stdout is always a terminal, and only the parent (mpirun) knows where the output goes.
+/// Whether a bar should be drawn. Automatic: if this process's stdout and its parent's are both terminals.
+/// Under mpirun a rank's stdout is always a terminal, and only the parent (mpirun) knows where the output
+/// goes.
 bool should_show_progress(ProgressMode mode);
 
 /// Whether what `path` names (/proc/PID/fd/N) is open to a terminal.

@@ -2,10 +2,10 @@
 // Expects a holdfast::Error with this exit code whose message contains every one of these pieces.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <initializer_list>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "core/error.hpp"
 

@@ -2,10 +2,9 @@
 // A new, empty folder that is gone again at the end of the scope.
 #pragma once
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <stdexcept>
+#include <stdlib.h>
 #include <string>
 #include <system_error>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/batch_loader.hpp"
 
-#include <gtest/gtest.h>
-
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "core/digest.hpp"
 #include "data/synthetic_images.hpp"
@@ -15,7 +15,8 @@ namespace {
 using test::expect_error;
 
 TEST(Normalize, HasTheBitsOfTorchvision) {
-    // All 256 values in each of three channels; the digest is of torchvision 0.30's ToTensor + Normalize (float32).
+    // All 256 values in each of three channels; the digest is of torchvision 0.30's ToTensor + Normalize
+    // (float32).
     std::vector<std::uint8_t> pixels(3 * 256);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i % 256);
     std::vector<float> out(pixels.size());
@@ -26,7 +27,8 @@ TEST(Normalize, HasTheBitsOfTorchvision) {
 /// The batch computed from its definition, without thread, buffers or slices.
 ReplicaBatch direct(ImageDataset const& dataset, LoaderPlan const& plan, std::int64_t step, int replica) {
     std::int64_t const steps = steps_per_epoch(dataset.size(), plan.num_replicas, plan.batch_size, plan.tail);
-    auto const order = with_tail(epoch_order(dataset.size(), plan.seed, step / steps), plan.tail, plan.num_replicas);
+    auto const order =
+        with_tail(epoch_order(dataset.size(), plan.seed, step / steps), plan.tail, plan.num_replicas);
     ReplicaBatch batch;
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(dataset.shape().num_values()));
     std::vector<float> image(pixels.size());
@@ -64,28 +66,31 @@ TEST_P(Loading, EqualsTheDirectComputation) {
             ReplicaBatch const expected = direct(*sets.train, plan, step, replica);
             global_samples += static_cast<std::int64_t>(expected.samples.size());
             if (replica < plan.first_replica || replica >= plan.end_replica) continue;
-            ReplicaBatch const& actual = batch.replicas[static_cast<std::size_t>(replica - plan.first_replica)];
+            ReplicaBatch const& actual =
+                batch.replicas[static_cast<std::size_t>(replica - plan.first_replica)];
             EXPECT_EQ(actual.samples, expected.samples);
             EXPECT_EQ(actual.labels_N, expected.labels_N);
-            EXPECT_TRUE(actual.images_NCHW == expected.images_NCHW) << "step " << step << " replica " << replica;
+            EXPECT_TRUE(actual.images_NCHW == expected.images_NCHW)
+                << "step " << step << " replica " << replica;
         }
         EXPECT_EQ(batch.global_samples, global_samples);
     }
     expect_error([&] { loader.next(); }, {"planned for steps"}, ExitCode::internal_error);
 }
 
-LoaderPlan plan(int replicas, std::int64_t batch_size, int first, int end, std::int64_t first_step, std::int64_t end_step,
-                Tail tail = Tail::exact) {
+LoaderPlan plan(int replicas, std::int64_t batch_size, int first, int end, std::int64_t first_step,
+                std::int64_t end_step, Tail tail = Tail::exact) {
     return {7, replicas, batch_size, tail, first, end, first_step, end_step};
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, Loading,
-    testing::Values(Case{97, plan(5, 4, 0, 5, 0, 15)},    // 5 steps an epoch, 17 samples in the last
-                    Case{97, plan(5, 4, 2, 4, 7, 12)},    // resumed inside an epoch, over an epoch's end, two of five replicas
-                    Case{3, plan(7, 2, 0, 7, 0, 4)},      // fewer samples than replicas: empty batches
-                    Case{3, plan(7, 2, 5, 7, 1, 3)},      // only empty batches here
-                    Case{1, plan(1, 1, 0, 1, 0, 3)},      //
+    testing::Values(Case{97, plan(5, 4, 0, 5, 0, 15)},  // 5 steps an epoch, 17 samples in the last
+                    Case{97, plan(5, 4, 2, 4, 7,
+                                  12)},  // resumed inside an epoch, over an epoch's end, two of five replicas
+                    Case{3, plan(7, 2, 0, 7, 0, 4)},  // fewer samples than replicas: empty batches
+                    Case{3, plan(7, 2, 5, 7, 1, 3)},  // only empty batches here
+                    Case{1, plan(1, 1, 0, 1, 0, 3)},  //
                     Case{101, plan(7, 3, 0, 7, 0, 9, Tail::pad)},  //
                     Case{3, plan(7, 2, 0, 7, 0, 3, Tail::pad)}));
 

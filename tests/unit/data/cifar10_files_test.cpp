@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/cifar10_files.hpp"
 
-#include <gtest/gtest.h>
+#include <cstdlib>
+#include <fstream>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <fstream>
+#include <gtest/gtest.h>
 
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -28,7 +28,8 @@ void put(fs::path const& file, std::int64_t offset, char byte) {
     ASSERT_TRUE(stream.flush());
 }
 
-/// Six good files, almost all zero (sparse): file f's last record has label f and the pixel 10 + f in green's first place.
+/// Six good files, almost all zero (sparse): file f's last record has label f and the pixel 10 + f in green's
+/// first place.
 class Cifar10Files : public testing::Test {
   protected:
     void SetUp() override {
@@ -52,7 +53,8 @@ TEST_F(Cifar10Files, AreReadWholeFromTheFolderAndFromItsParent) {
         ASSERT_EQ(sets.test->size(), 10000);
         EXPECT_EQ(sets.train->shape(), (ImageShape{3, 32, 32}));
         EXPECT_EQ(sets.train->class_names().at(9), "truck");
-        EXPECT_NE(sets.train->description().find("50000 training images in " + batches.string()), std::string::npos);
+        EXPECT_NE(sets.train->description().find("50000 training images in " + batches.string()),
+                  std::string::npos);
         std::vector<std::uint8_t> pixels(3072);
         std::int64_t sum = 0;
         for (std::int64_t i = 0; i < 50000; ++i) sum += sets.train->label(i);
@@ -87,8 +89,9 @@ TEST_F(Cifar10Files, AnyOtherSizeIsRefusedWithBothNumbers) {
 
 TEST_F(Cifar10Files, ALabelOutOfRangeIsRefusedWithItsOffset) {
     put(batches / names[4], 9999 * 3073, 10);
-    expect_error([&] { open_cifar10(folder.path()); },
-                 {(batches / names[4]).string(), "label 10 at offset 30726927", "record 9999", "expected 0 to 9"});
+    expect_error(
+        [&] { open_cifar10(folder.path()); },
+        {(batches / names[4]).string(), "label 10 at offset 30726927", "record 9999", "expected 0 to 9"});
     put(batches / names[4], 9999 * 3073, 9);
     put(batches / names[5], 0, static_cast<char>(255));
     expect_error([&] { open_cifar10(folder.path()); }, {"test_batch.bin", "label 255 at offset 0"});
@@ -120,7 +123,8 @@ TEST_F(Cifar10Files, AnUnreadableFileOrFolderIsNamed) {
     fs::permissions(batches / names[2], fs::perms(0));
     {
         Unprivileged const scope;
-        expect_error([&] { open_cifar10(folder.path()); }, {(batches / names[2]).string(), "Permission denied"});
+        expect_error([&] { open_cifar10(folder.path()); },
+                     {(batches / names[2]).string(), "Permission denied"});
     }
     fs::permissions(batches, fs::perms(0));
     {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/epoch_order.hpp"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "core/digest.hpp"
 #include "support/expect_error.hpp"
@@ -25,7 +25,8 @@ struct TorchOrder {
     char const* digest;
 };
 
-// XXH3-128 of the little-endian int64 values of torch.randperm(n, generator=g), g.manual_seed(seed + epoch), torch 2.15.
+// XXH3-128 of the little-endian int64 values of torch.randperm(n, generator=g), g.manual_seed(seed + epoch),
+// torch 2.15.
 constexpr TorchOrder torch_orders[] = {
     {1, 0, 0, "2c0a8a99dc147d5445c3b49d035665b2"},
     {1, 0, 1, "2c0a8a99dc147d5445c3b49d035665b2"},
@@ -97,12 +98,14 @@ TEST(EpochOrder, EqualsTorchRandperm) {
 /// What the Python at HOLDFAST_PYTHON (else python3) prints; empty if it fails.
 std::string run_python(std::string const& program) {
     char const* const given = std::getenv("HOLDFAST_PYTHON");
-    std::string const command = std::string(given != nullptr ? given : "python3") + " -c '" + program + "' 2>/dev/null";
+    std::string const command =
+        fmt::format("\"{}\" -c '{}' 2>/dev/null", given != nullptr ? given : "python3", program);
     std::FILE* const pipe = ::popen(command.c_str(), "r");
     if (pipe == nullptr) return {};
     std::string output;
     char buffer[65536];
-    for (std::size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) output.append(buffer, count);
+    for (std::size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+        output.append(buffer, count);
     return ::pclose(pipe) == 0 ? output : std::string();
 }
 
@@ -210,7 +213,8 @@ TEST_P(Slices, PaddedOnesAreEquallyLongAndRepeatTheBeginning) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Slices,
-                         testing::Combine(testing::Values(1, 2, 5, 96, 97, 1009), testing::Values(1, 2, 3, 5, 6, 7, 13),
+                         testing::Combine(testing::Values(1, 2, 5, 96, 97, 1009),
+                                          testing::Values(1, 2, 3, 5, 6, 7, 13),
                                           testing::Values(1, 3, 16, 128)));
 
 TEST(StepsPerEpoch, AreThoseOfTheTutorial) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
-
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "data/image_dataset.hpp"
 #include "data/packed_images.hpp"
@@ -17,7 +17,8 @@ using test::expect_error;
 TEST(OpenDatasets, SyntheticOnesOfAnySize) {
     EXPECT_EQ(open_datasets("synthetic", 0, 0).train->size(), 2048);
     EXPECT_EQ(open_datasets("synthetic:77", 0, 0).train->size(), 77);
-    for (char const* const spec : {"synthetic:", "synthetic:0", "synthetic:-4", "synthetic:7x", "synthetic:99999999999999999999"}) {
+    for (char const* const spec :
+         {"synthetic:", "synthetic:0", "synthetic:-4", "synthetic:7x", "synthetic:99999999999999999999"}) {
         expect_error([&] { open_datasets(spec, 0, 0); }, {spec, "number of training images"});
     }
 }
@@ -36,7 +37,8 @@ TEST(OpenDatasets, NamesAPathThatIsNothing) {
     expect_error([&] { open_datasets(missing, 0, 0); }, {missing, "does not exist"});
     expect_error([] { open_datasets("", 0, 0); }, {"does not exist"});
     expect_error([] { open_datasets("/dev/null", 0, 0); }, {"/dev/null"});
-    expect_error([&] { open_datasets(folder.path().string(), 0, 0); }, {folder.path().string(), "fetch-cifar10"});
+    expect_error([&] { open_datasets(folder.path().string(), 0, 0); },
+                 {folder.path().string(), "fetch-cifar10"});
 }
 
 TEST(OpenDatasets, TellsFoldersFilesAndArchivesApart) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/packed_images.hpp"
 
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <functional>
 #include <iterator>
+
+#include <gtest/gtest.h>
 
 #include "data/jpeg.hpp"
 #include "data/sample_file.hpp"
@@ -63,7 +63,8 @@ TEST(PackImages, LeavesNothingBehindWhereItFails) {
     TrainAndTest const source = synthetic_datasets(20);
     fs::create_directory(folder.path() / "taken.h5");
     expect_error([&] { pack_images(*source.train, *source.test, folder.path() / "taken.h5"); }, {"taken.h5"});
-    expect_error([&] { pack_images(*source.train, *source.test, folder.path() / "no" / "set.h5"); }, {"no/set.h5"});
+    expect_error([&] { pack_images(*source.train, *source.test, folder.path() / "no" / "set.h5"); },
+                 {"no/set.h5"});
     for (int const quality : {0, 101}) {
         expect_error([&] { pack_images(*source.train, *source.test, folder.path() / "set.h5", quality); },
                      {"quality " + std::to_string(quality)});
@@ -103,7 +104,8 @@ struct Parts {
     }
     static std::vector<std::int64_t> offsets_of(Split const& split) {
         std::vector<std::int64_t> offsets{0};
-        for (auto const& image : split.images) offsets.push_back(offsets.back() + static_cast<std::int64_t>(image.size()));
+        for (auto const& image : split.images)
+            offsets.push_back(offsets.back() + static_cast<std::int64_t>(image.size()));
         return offsets;
     }
 
@@ -114,10 +116,12 @@ struct Parts {
         auto const add = [&](std::string const& path, ElementType type, auto const& values) {
             if (path == left_out) return;
             auto const bytes = std::as_bytes(std::span(values));
-            builder.write({path, type, {static_cast<std::int64_t>(bytes.size() / hdf5::size_of(type))}}, bytes);
+            builder.write({path, type, {static_cast<std::int64_t>(bytes.size() / hdf5::size_of(type))}},
+                          bytes);
         };
         add("/class_names", ElementType::u8, class_names);
-        for (auto const& [group, split] : {std::pair<std::string, Split const&>{"/train", train}, {"/test", test}}) {
+        for (auto const& [group, split] :
+             {std::pair<std::string, Split const&>{"/train", train}, {"/test", test}}) {
             std::vector<std::uint8_t> jpegs;
             for (auto const& image : split.images) jpegs.insert(jpegs.end(), image.begin(), image.end());
             add(group + "/jpeg", ElementType::u8, jpegs);
@@ -125,7 +129,8 @@ struct Parts {
             if (label_type == ElementType::u8) {
                 add(group + "/labels", ElementType::u8, split.labels);
             } else {
-                add(group + "/labels", label_type, std::vector<std::int64_t>(split.labels.begin(), split.labels.end()));
+                add(group + "/labels", label_type,
+                    std::vector<std::int64_t>(split.labels.begin(), split.labels.end()));
             }
         }
         std::vector<std::byte> const bytes = builder.finish().bytes;
@@ -160,7 +165,8 @@ TEST_P(SpoiltPackedImages, AreRefusedWithTheReason) {
     GetParam().spoil(parts);
     parts.write(file);
     expect_error([&] { open_packed_images(file); }, {file.string()});
-    for (std::string const& piece : GetParam().message) expect_error([&] { open_packed_images(file); }, {piece});
+    for (std::string const& piece : GetParam().message)
+        expect_error([&] { open_packed_images(file); }, {piece});
 }
 
 std::vector<std::uint8_t> cut(std::vector<std::uint8_t> image, std::size_t bytes) {
@@ -184,22 +190,44 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"NoJpegs", [](Parts& p) { p.left_out = "/test/jpeg"; }, {"/test/jpeg is missing"}},
         Spoilt{"NoClassNames", [](Parts& p) { p.left_out = "/class_names"; }, {"/class_names is missing"}},
         Spoilt{"EmptyClassNames", [](Parts& p) { p.class_names = ""; }, {"/class_names has 0 bytes"}},
-        Spoilt{"LabelsOfOtherType", [](Parts& p) { p.label_type = ElementType::i64; }, {"/train/labels is i64"}},
-        Spoilt{"LabelTooLarge", [](Parts& p) { p.test.labels[1] = 2; }, {"/test/labels[1] is 2, expected 0 to 1"}},
-        Spoilt{"NoImages", [](Parts& p) { p.train = {{}, {0}, {}}; }, {"/train/labels is empty"}},
+        Spoilt{
+            "LabelsOfOtherType", [](Parts& p) { p.label_type = ElementType::i64; }, {"/train/labels is i64"}},
+        Spoilt{"LabelTooLarge",
+               [](Parts& p) { p.test.labels[1] = 2; },
+               {"/test/labels[1] is 2, expected 0 to 1"}},
+        Spoilt{"NoImages",
+               [](Parts& p) {
+                   p.train = {{}, {0}, {}};
+               },
+               {"/train/labels is empty"}},
         Spoilt{"TooFewOffsets", [](Parts& p) { p.train.offsets.pop_back(); }, {"3 values, expected 4"}},
-        Spoilt{"OffsetsFallBack", [](Parts& p) { std::swap(p.train.offsets[1], p.train.offsets[2]); }, {"/train/offsets[1]"}},
-        Spoilt{"EmptyImage", [](Parts& p) { p.train.offsets[2] = p.train.offsets[1]; }, {"/train/offsets[1]"}},
+        Spoilt{"OffsetsFallBack",
+               [](Parts& p) { std::swap(p.train.offsets[1], p.train.offsets[2]); },
+               {"/train/offsets[1]"}},
+        Spoilt{
+            "EmptyImage", [](Parts& p) { p.train.offsets[2] = p.train.offsets[1]; }, {"/train/offsets[1]"}},
         Spoilt{"OffsetsStartLate", [](Parts& p) { p.train.offsets[0] = 1; }, {"runs from 1"}},
         Spoilt{"OffsetsNegative", [](Parts& p) { p.train.offsets[1] = -5; }, {"/train/offsets[0]"}},
-        Spoilt{"OffsetsBeyondTheEnd", [](Parts& p) { ++p.train.offsets.back(); }, {"the length of /train/jpeg"}},
-        Spoilt{"OffsetHuge", [](Parts& p) { p.train.offsets[2] = std::int64_t{1} << 62; }, {"/train/offsets[2]"}},
-        Spoilt{"JpegCut", [](Parts& p) { replace_image(p, 2, cut(p.train.images[2], 20)); }, {"train image 2", "damaged"}},
-        Spoilt{"FirstJpegCutInItsHeader", [](Parts& p) { replace_image(p, 0, cut(p.train.images[0], 500)); },
+        Spoilt{
+            "OffsetsBeyondTheEnd", [](Parts& p) { ++p.train.offsets.back(); }, {"the length of /train/jpeg"}},
+        Spoilt{"OffsetHuge",
+               [](Parts& p) { p.train.offsets[2] = std::int64_t{1} << 62; },
+               {"/train/offsets[2]"}},
+        Spoilt{"JpegCut",
+               [](Parts& p) { replace_image(p, 2, cut(p.train.images[2], 20)); },
+               {"train image 2", "damaged"}},
+        Spoilt{"FirstJpegCutInItsHeader",
+               [](Parts& p) { replace_image(p, 0, cut(p.train.images[0], 500)); },
                {"train image 0", "damaged"}},
-        Spoilt{"NoJpegAtAll", [](Parts& p) { replace_image(p, 1, {'h', 'e', 'l', 'l', 'o'}); },
+        Spoilt{"NoJpegAtAll",
+               [](Parts& p) {
+                   replace_image(p, 1, {'h', 'e', 'l', 'l', 'o'});
+               },
                {"train image 1", "Not a JPEG"}},
-        Spoilt{"OtherSize", [](Parts& p) { replace_image(p, 1, Parts::jpeg(1, {3, 8, 8})); },
+        Spoilt{"OtherSize",
+               [](Parts& p) {
+                   replace_image(p, 1, Parts::jpeg(1, {3, 8, 8}));
+               },
                {"train image 1", "8x8, expected 16x8"}},
         Spoilt{"TestOfOtherSize",
                [](Parts& p) {
@@ -211,7 +239,8 @@ INSTANTIATE_TEST_SUITE_P(
                [](Parts& p) {
                    auto image = p.train.images[0];
                    for (std::size_t i = 0; i + 8 < image.size(); ++i) {
-                       if (image[i] == 0xff && image[i + 1] == 0xc0) image[i + 5] = image[i + 7] = 0xff;  // height, width
+                       if (image[i] == 0xff && image[i + 1] == 0xc0)
+                           image[i + 5] = image[i + 7] = 0xff;  // height, width
                    }
                    replace_image(p, 0, image);
                },
@@ -261,7 +290,8 @@ TEST(Sample, IsSmallBalancedAndReal) {
         for (std::int64_t i = 0; i < set->size(); ++i) ++count.at(static_cast<std::size_t>(set->label(i)));
         EXPECT_EQ(count, std::vector<std::int64_t>(10, set->size() / 10));
     }
-    // Decoded pixels are part of what a run is: they must not depend on libjpeg-turbo's version or the processor.
+    // Decoded pixels are part of what a run is: they must not depend on libjpeg-turbo's version or the
+    // processor.
     EXPECT_EQ(digest_of(*sets.train).hex(), "eb6cd84c377e1600a643d6d5e613e2a4");
 }
 

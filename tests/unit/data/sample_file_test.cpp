@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sample_file.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "data/image_dataset.hpp"
 #include "support/expect_error.hpp"

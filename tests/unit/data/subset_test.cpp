@@ -38,7 +38,8 @@ TEST(BalancedSubset, HasTheFirstOfEachClassInTheOrderOfTheSet) {
 }
 
 TEST(BalancedSubset, RefusesMoreThanAClassHas) {
-    test::expect_error([] { balanced_subset(synthetic_datasets(55).train, 6); }, {"5 images of class 5 (pattern5)"});
+    test::expect_error([] { balanced_subset(synthetic_datasets(55).train, 6); },
+                       {"5 images of class 5 (pattern5)"});
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/synthetic_images.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "support/expect_error.hpp"
 
@@ -40,7 +40,8 @@ TEST(SyntheticImages, HaveAFifthAsManyTestImagesAndAtLeastOne) {
 }
 
 TEST(SyntheticImages, CanBeLearned) {
-    // Nearest class mean of 500 training images, the weakest classifier there is, names nearly all test images.
+    // Nearest class mean of 500 training images, the weakest classifier there is, names nearly all test
+    // images.
     TrainAndTest const sets = synthetic_datasets(500);
     std::vector<std::vector<double>> mean(10, std::vector<double>(3072, 0.0));
     for (std::int64_t i = 0; i < 500; ++i) {

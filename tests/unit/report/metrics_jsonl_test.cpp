@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/metrics_jsonl.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <limits>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "support/temporary_folder.hpp"
@@ -39,13 +39,15 @@ TEST(MetricsLog, StartsANewLineAfterOneThatWasCut) {
     auto const path = folder.path() / "metrics.jsonl";
     std::ofstream(path) << "{\"launch\":1,\"step\":1}\n{\"laun";
     MetricsLog(path, 2).append(1, "step", nlohmann::ordered_json::object());
-    EXPECT_EQ(content_of(path), "{\"launch\":1,\"step\":1}\n{\"laun\n{\"launch\":2,\"step\":1,\"event\":\"step\"}\n");
+    EXPECT_EQ(content_of(path),
+              "{\"launch\":1,\"step\":1}\n{\"laun\n{\"launch\":2,\"step\":1,\"event\":\"step\"}\n");
 }
 
 TEST(MetricsLog, EveryRowIsJsonWhateverIsInIt) {
     test::TemporaryFolder const folder;
     auto const path = folder.path() / "metrics.jsonl";
-    MetricsLog(path, 1).append(1, "step", {{"loss", std::numeric_limits<double>::quiet_NaN()}, {"path", "a\xff\n\"b"}});
+    MetricsLog(path, 1).append(1, "step",
+                               {{"loss", std::numeric_limits<double>::quiet_NaN()}, {"path", "a\xff\n\"b"}});
     std::string const text = content_of(path);
     ASSERT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
     auto const row = nlohmann::json::parse(text);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/progress.hpp"
 
+#include <algorithm>
 #include <fcntl.h>
-#include <fmt/core.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
+#include <string>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <string>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
 
 #include "support/temporary_folder.hpp"
 
@@ -29,7 +29,8 @@ TEST(RenderProgress, ShowsHowFarTheEpochIs) {
 
 TEST(RenderProgress, NeverFillsTheTerminalsWidth) {
     for (int const columns : {0, 1, 10, 40, 77}) {
-        EXPECT_LE(render_progress({2, 15, 73, 196, 817, 62}, columns).size(), static_cast<std::size_t>(std::max(columns - 1, 0)));
+        EXPECT_LE(render_progress({2, 15, 73, 196, 817, 62}, columns).size(),
+                  static_cast<std::size_t>(std::max(columns - 1, 0)));
     }
 }
 
@@ -58,8 +59,8 @@ TEST(IsTerminal, OfTerminalsPipesFilesAndDevices) {
     for (int const fd : {terminal, end, pipes[0], pipes[1]}) ::close(fd);
 }
 
-/// What should_show_progress(automatic) says in a child of a process whose stdout is `parent_stdout`, when the child's is
-/// `own_stdout`.
+/// What should_show_progress(automatic) says in a child of a process whose stdout is `parent_stdout`, when
+/// the child's is `own_stdout`.
 bool shown(int parent_stdout, int own_stdout) {
     pid_t const parent = ::fork();
     if (parent == 0) {
