@@ -219,6 +219,15 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
     return std::move(newest->bytes);
 }
 
+/// The outcome of a launch that an error ends. The error matters more than that this may fail too.
+void note_failure(train::RunDirectory& run_directory, ExitCode code, char const* reason, train::RunState const& state) {
+    try {
+        run_directory.write_outcome(code, reason, state);
+    } catch (Error const& error) {
+        log::warning("outcome.json could not be written: {}", error.what());
+    }
+}
+
 ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     bool const is_root = world.rank() == 0;
     FoundRun const found = collective_find_run(world, options);
@@ -325,7 +334,10 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
         });
         return code;
     } catch (Error const& error) {
-        if (run_directory) run_directory->write_outcome(error.code(), error.what(), state);
+        if (run_directory) note_failure(*run_directory, error.code(), error.what(), state);
+        throw;
+    } catch (std::exception const& error) {
+        if (run_directory) note_failure(*run_directory, ExitCode::internal_error, error.what(), state);
         throw;
     }
 }
