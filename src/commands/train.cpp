@@ -22,6 +22,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "parallel/launch_table.hpp"
+#include "parallel/library_versions.hpp"
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
 #include "train/compute_thread.hpp"
@@ -191,6 +192,8 @@ void print_start(parallel::LaunchTable const& table, Communicator const& world, 
                  data::TrainAndTest const& sets, TrainOptions const& options, std::string const& exchange, int slots) {
     log::info("{} | LibTorch {} ({}) | {} ranks on {} hosts | {} exchange, {} replicas at a time per rank", version_line(),
               train::torch_version(), train::cpu_capability(), world.size(), world.num_hosts(), exchange, slots);
+    if (std::string const built = parallel::nccl_version_built(); built != "none")
+        log::info("NCCL {} (built with), {} (loaded)", built, parallel::nccl_version_loaded());
     log::info("{}", table.text());
     for (std::string const& warning : table.warnings()) log::warning("{}", warning);
     log::info("{} of width {}, {} replicas x {} samples = global batch {}, {} threads per replica, seed {}", settings.model,
