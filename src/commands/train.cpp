@@ -22,6 +22,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "parallel/launch_table.hpp"
+#include "parallel/library_versions.hpp"
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
 #include "train/compute_thread.hpp"
@@ -191,6 +192,8 @@ void print_start(parallel::LaunchTable const& table, Communicator const& world, 
                  data::TrainAndTest const& sets, TrainOptions const& options, std::string const& exchange, int slots) {
     log::info("{} | LibTorch {} ({}) | {} ranks on {} hosts | {} exchange, {} replicas at a time per rank", version_line(),
               train::torch_version(), train::cpu_capability(), world.size(), world.num_hosts(), exchange, slots);
+    if (std::string const built = parallel::nccl_version_built(); built != "none")
+        log::info("NCCL {} (built with), {} (loaded)", built, parallel::nccl_version_loaded());
     log::info("{}", table.text());
     for (std::string const& warning : table.warnings()) log::warning("{}", warning);
     log::info("{} of width {}, {} replicas x {} samples = global batch {}, {} threads per replica, seed {}", settings.model,
@@ -217,6 +220,15 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         newest = run_directory.read_newest_good();
     }
     return std::move(newest->bytes);
+}
+
+/// The outcome of a launch that an error ends. The error matters more than that this may fail too.
+void note_failure(train::RunDirectory& run_directory, ExitCode code, char const* reason, train::RunState const& state) {
+    try {
+        run_directory.write_outcome(code, reason, state);
+    } catch (Error const& error) {
+        log::warning("outcome.json could not be written: {}", error.what());
+    }
 }
 
 ExitCode train_run(Communicator const& world, TrainOptions const& options) {
@@ -325,7 +337,10 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
         });
         return code;
     } catch (Error const& error) {
-        if (run_directory) run_directory->write_outcome(error.code(), error.what(), state);
+        if (run_directory) note_failure(*run_directory, error.code(), error.what(), state);
+        throw;
+    } catch (std::exception const& error) {
+        if (run_directory) note_failure(*run_directory, ExitCode::internal_error, error.what(), state);
         throw;
     }
 }
