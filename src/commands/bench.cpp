@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast bench: what a step costs, part by part, without a run directory.
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <fmt/ranges.h>
-#include <unistd.h>
 #include <fstream>
-#include <sstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
+#include <unistd.h>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
 #include "commands/settings_flags.hpp"
@@ -44,7 +44,8 @@ double seconds_since_exec() {
     std::string text((std::istreambuf_iterator<char>(stat)), {});
     std::istringstream fields(text.substr(text.rfind(')') + 2));
     std::string field;
-    for (int i = 3; i <= 22; ++i) fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
+    for (int i = 3; i <= 22; ++i)
+        fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
     timespec now{};
     clock_gettime(CLOCK_BOOTTIME, &now);
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
@@ -77,7 +78,8 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     log::set_rank(world.rank(), world.size(), world.host_name());
 
     train::Settings& settings = options.settings;
-    require(settings.device != "cuda", ExitCode::do_not_requeue, "bench --device cuda: this version trains on CPUs; use --device cpu");
+    require(settings.device != "cuda", ExitCode::do_not_requeue,
+            "bench --device cuda: this version trains on CPUs; use --device cpu");
     if (settings.replicas == 0) settings.replicas = world.size();
     auto const table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
     if (settings.threads == 0) settings.threads = table.default_threads_per_replica();
@@ -102,8 +104,9 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     for (std::int64_t step = 0; step < steps; ++step) {
         Clock::time_point const start = Clock::now();
         data::StepBatch const& batch = loader.next();
-        train::StepResult const result = engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
-                                                                    static_cast<float>(settings.lr), false);
+        train::StepResult const result =
+            engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
+                                       static_cast<float>(settings.lr), false);
         double const elapsed_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
         if (step == 0) start_to_first_step_s = seconds_since_exec();
         losses.push_back(result.loss);
@@ -137,14 +140,18 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     if (options.json) {
         std::cout << json.dump(2) << '\n';
     } else {
-        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(), settings.replicas,
-                   settings.batch_size, settings.threads, engine.exchange().name());
+        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(),
+                   settings.replicas, settings.batch_size, settings.threads, engine.exchange().name());
         fmt::print("step      {:9.2f} ms  (median of {}, least {:.2f})\n", median(step_ms), step_ms.size(),
                    *std::min_element(step_ms.begin(), step_ms.end()));
-        fmt::print("  compute {:9.2f} ms\n  exchange{:9.2f} ms  (waiting for other ranks, reduction, update)\n  data    {:9.2f} ms  (waiting for the loader)\n",
-                   median(compute_ms), median(exchange_ms), median(wait_ms));
-        fmt::print("speed     {:9.1f} images/s\nmemory    {} MB per rank (PSS)\nstart     {:9.2f} s to the end of the first step\n",
-                   json["images_per_s"].get<double>(), fmt::join(pss, ", "), start_to_first_step_s);
+        fmt::print(
+            "  compute {:9.2f} ms\n  exchange{:9.2f} ms  (waiting for other ranks, reduction, update)\n  "
+            "data    {:9.2f} ms  (waiting for the loader)\n",
+            median(compute_ms), median(exchange_ms), median(wait_ms));
+        fmt::print(
+            "speed     {:9.1f} images/s\nmemory    {} MB per rank (PSS)\nstart     {:9.2f} s to the end of "
+            "the first step\n",
+            json["images_per_s"].get<double>(), fmt::join(pss, ", "), start_to_first_step_s);
     }
     return ExitCode::finished;
 }
@@ -157,9 +164,14 @@ Action add_bench(CLI::App& app) {
     add_model_flags(*command, options->settings);
     options->settings.data = "synthetic:1024";
     command->add_option("--data", options->settings.data, "As train --data")->capture_default_str();
-    command->add_option("--limit-train", options->settings.limit_train, "Use only the first N training images (0: all)");
-    command->add_option("--steps", options->steps, "Measured steps")->capture_default_str()->check(CLI::PositiveNumber);
-    command->add_option("--warm-up", options->warm_up, "Steps before them")->capture_default_str()->check(CLI::NonNegativeNumber);
+    command->add_option("--limit-train", options->settings.limit_train,
+                        "Use only the first N training images (0: all)");
+    command->add_option("--steps", options->steps, "Measured steps")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command->add_option("--warm-up", options->warm_up, "Steps before them")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments& arguments) { return run_bench(*options, arguments); };
 }

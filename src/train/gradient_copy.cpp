@@ -14,7 +14,9 @@ namespace {
 /// IEEE 754: an exponent of all ones is a NaN or an infinity. In integers, so that the loop vectorizes.
 constexpr std::uint32_t exponent_bits = 0x7f800000;
 
-std::uint32_t is_not_finite(float value) { return (std::bit_cast<std::uint32_t>(value) & exponent_bits) == exponent_bits ? 1U : 0U; }
+std::uint32_t is_not_finite(float value) {
+    return (std::bit_cast<std::uint32_t>(value) & exponent_bits) == exponent_bits ? 1U : 0U;
+}
 
 HOLDFAST_VECTOR_CLONES
 bool copy_pass(float* __restrict target, float const* __restrict source, std::size_t size, float scale) {
