@@ -38,6 +38,13 @@ bool add_pass(float* __restrict target, float const* __restrict source, std::siz
     return bad == 0;
 }
 
+HOLDFAST_VECTOR_CLONES
+bool finite_pass(float const* values, std::size_t size) {
+    std::uint32_t bad = 0;
+    for (std::size_t i = 0; i < size; ++i) bad |= is_not_finite(values[i]);
+    return bad == 0;
+}
+
 }  // namespace
 
 bool copy_scaled(std::span<float> target, std::span<float const> source, float scale) {
@@ -49,5 +56,7 @@ bool add_scaled(std::span<float> target, std::span<float const> source, float sc
     assert(target.size() == source.size());
     return add_pass(target.data(), source.data(), source.size(), scale);
 }
+
+bool all_finite(std::span<float const> values) { return finite_pass(values.data(), values.size()); }
 
 }  // namespace holdfast::train

@@ -15,6 +15,7 @@
 #include "optim/learning_rate.hpp"
 #include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
+#include "train/gradient_copy.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -207,7 +208,17 @@ void Trainer::collective_save() {
     // Rank 0 alone writes: its host's memory is the whole state, and no rank can change it before the next exchange, which
     // needs rank 0.
     parts_.communicator.agree([&] {
-        if (parts_.run_directory) parts_.run_directory->save(parts_.state);
+        if (!parts_.run_directory) return;
+        StateTensors const& tensors = parts_.state.tensors;
+        // Finite gradients can still overflow in the update itself.
+        require(
+            all_finite(tensors.parameters) && all_finite(tensors.momentum) && all_finite(tensors.statistics),
+            ExitCode::do_not_requeue,
+            "step {}: a parameter, momentum or running statistic is NaN or infinite (a checkpoint of it "
+            "would "
+            "be useless); the checkpoint of step {} is good; try a smaller --lr",
+            parts_.state.step, saved_step_);
+        parts_.run_directory->save(parts_.state);
     });
     saved_step_ = parts_.state.step;
 }
