@@ -37,6 +37,19 @@ bool speaks_for_the_launch() {
     return true;
 }
 
+/// A value out of its range is a usage error like any other: all ranks see it, one explains it.
+ExitCode run_action(Action const& action, Arguments& arguments) {
+    try {
+        return action(arguments);
+    } catch (AgreedError const&) {
+        throw;
+    } catch (Error const& error) {
+        if (error.code() != ExitCode::usage) throw;
+        if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
+        return ExitCode::usage;
+    }
+}
+
 }  // namespace
 
 void bind_environment(CLI::App& command) {
@@ -123,16 +136,20 @@ ExitCode run_command_line(Arguments& arguments) {
             if (speaks_for_the_launch()) app.exit(error);
             return ExitCode::finished;
         }
+        bool const is_unknown_command =
+            arguments.argc > 1 && arguments.argv[1][0] != '-' && app.get_subcommands().empty();
         if (speaks_for_the_launch())
-            std::cerr << "error: " << error.what()
-                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the flags.\n";
+            std::cerr << "error: "
+                      << (is_unknown_command ? fmt::format("unknown command '{}'", arguments.argv[1])
+                                             : error.what())
+                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the commands and flags.\n";
         return ExitCode::usage;
     } catch (Error const& error) {
         if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
         return error.code();
     }
     for (auto const& [command, action] : commands)
-        if (command->parsed()) return action(arguments);
+        if (command->parsed()) return run_action(action, arguments);
     return ExitCode::usage;
 }
 

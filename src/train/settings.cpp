@@ -61,6 +61,8 @@ void check_ranges(Settings const& settings) {
     one_of("model", settings.model, {"resnet18", "resnet34"});
     one_of("reduction", settings.reduction, {"exact", "fast"});
     one_of("tail", settings.tail, {"exact", "pad"});
+    if (settings.reduction == "fast" && settings.device != "cuda")
+        problems.push_back("--reduction fast is for GPUs (on CPUs exact is the faster one); leave it away");
     // The engine of the epoch order takes 32 bits, as torch's CPU generator does.
     if (settings.seed > std::numeric_limits<std::uint32_t>::max() - settings.epochs)
         problems.push_back(fmt::format("--seed is {}, seed + epochs must fit 32 bits", settings.seed));

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/train_start.hpp"
+
+#include <cstring>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint_store.hpp"
+#include "checkpoint/durable_file.hpp"
+#include "commands/version.hpp"
+#include "core/digest.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
+#include "train/compute_thread.hpp"
+#include "train/numeric_fingerprint.hpp"
+
+namespace holdfast::commands {
+namespace {
+
+using checkpoint::CheckpointFile;
+using parallel::Communicator;
+
+std::string describe(CheckpointFile const& file) {
+    nlohmann::ordered_json json;
+    json["settings"] = file.text("/settings/json");
+    json["fingerprint"] = file.text("/fingerprint/json");
+    json["step"] = file.integer(checkpoint::step_path);
+    json["steps_per_epoch"] = file.integer("/progress/steps_per_epoch");
+    auto const last_of = [&](std::string const& path) -> std::int64_t {
+        std::vector<std::byte> const column = file.read(path);
+        std::int64_t value = 0;
+        if (column.size() >= sizeof value)
+            std::memcpy(&value, column.data() + column.size() - sizeof value, sizeof value);
+        return value;
+    };
+    bool const is_evaluated = last_of("/history/step") == file.integer(checkpoint::step_path);
+    json["test_correct"] = is_evaluated ? last_of("/history/test_correct") : 0;
+    json["test_count"] = is_evaluated ? last_of("/history/test_count") : 0;
+    return json.dump();
+}
+
+/// Collective. The file given by --init-from, on all ranks.
+std::unique_ptr<CheckpointFile> collective_read_init(Communicator const& world, std::string const& path) {
+    if (path.empty()) return nullptr;
+    std::vector<std::byte> bytes;
+    world.agree([&] {
+        if (world.rank() == 0) bytes = checkpoint::read_file(path, checkpoint::max_checkpoint_bytes);
+    });
+    bytes = collective_broadcast_bytes(world, std::move(bytes));
+    std::unique_ptr<CheckpointFile> file;
+    world.agree([&] {
+        file = std::make_unique<CheckpointFile>(std::move(bytes), path, checkpoint::Trailer::optional);
+    });
+    return file;
+}
+
+std::string data_digest(data::TrainAndTest const& sets) {
+    Digester digester;
+    digester.add(data::digest_of(*sets.train).hex());
+    digester.add(data::digest_of(*sets.test).hex());
+    return digester.finish().hex();
+}
+
+/// The fingerprint without the note that --allow-platform-change leaves in it.
+nlohmann::json platform_of(std::string const& fingerprint) {
+    nlohmann::json json = nlohmann::json::parse(fingerprint);
+    json.erase("exact_until_step");
+    return json;
+}
+
+/// The fingerprint the run goes on with. Throws unless the platform is the run's, or may change.
+std::string checked_fingerprint(std::string const& of_run, std::string const& here, std::int64_t step,
+                                bool allow_change) {
+    if (platform_of(of_run) == platform_of(here)) return of_run;
+    require(allow_change, ExitCode::do_not_requeue,
+            "this machine computes other bits than the run's (the result would no longer be the one an "
+            "undisturbed run has): the run "
+            "is on {}, here is {}; go on where it was, or give --allow-platform-change to go on inexactly",
+            of_run, here);
+    log::warning("another numeric platform: the run is bit-exact until step {} only", step);
+    nlohmann::ordered_json changed = nlohmann::ordered_json::parse(here);
+    nlohmann::json const before = nlohmann::json::parse(of_run);
+    changed["exact_until_step"] =
+        before.contains("exact_until_step") ? before["exact_until_step"].get<std::int64_t>() : step;
+    return changed.dump();
+}
+
+std::string resolved_device(std::string const& device) {
+    require(device != "cuda", ExitCode::do_not_requeue,
+            "--device cuda: this version trains on CPUs (the GPU path is compiled but not yet complete); use "
+            "--device cpu");
+    return "cpu";
+}
+
+}  // namespace
+
+void collective_require_same(Communicator const& world, char const* what, std::string const& mine) {
+    std::vector<std::string> const all = world.all_gather(mine);
+    std::vector<std::string> const hosts = world.all_gather(world.host_name());
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+        if (all[rank] == all[0]) continue;
+        std::istringstream lines_of_root(all[0]);
+        std::istringstream lines_of_rank(all[rank]);
+        std::string of_root;
+        std::string of_rank;
+        do {
+            std::getline(lines_of_root, of_root);
+            std::getline(lines_of_rank, of_rank);
+        } while (of_root == of_rank);
+        throw AgreedError(
+            ExitCode::do_not_requeue,
+            fmt::format("{} differ between ranks (the ranks would train different things): '{}' on rank 0 "
+                        "({}), '{}' on "
+                        "rank {} ({}); start all ranks with one binary, one command line and one data set",
+                        what, of_root, hosts[0], of_rank, rank, hosts[rank]));
+    }
+}
+
+FoundRun collective_find_run(Communicator const& world, TrainOptions const& options) {
+    std::string description;
+    world.agree([&] {
+        if (world.rank() != 0) return;
+        checkpoint::CheckpointStore store(options.run);
+        if (options.resume != "auto" && options.resume != "never") {
+            CheckpointFile const file(checkpoint::CheckpointStore::read(options.resume), options.resume);
+            std::int64_t const step = file.integer(checkpoint::step_path);
+            auto const entries = store.list();
+            require(entries.empty() || entries.front().step <= step, ExitCode::do_not_requeue,
+                    "--resume {} is at step {}, but {} already holds step {} (its later checkpoints would be "
+                    "lost); use --resume "
+                    "auto to go on, or another --run to branch off",
+                    options.resume, step, options.run, entries.front().step);
+            description = describe(file);
+            return;
+        }
+        if (auto newest = store.read_newest_good(checkpoint::DamagedFiles::leave)) {
+            require(options.resume == "auto", ExitCode::do_not_requeue,
+                    "--resume never, but {} already holds a run at step {} (it would be overwritten); choose "
+                    "another --run",
+                    options.run, newest->step);
+            description = describe(CheckpointFile(std::move(newest->bytes), newest->path.string()));
+        }
+    });
+    description = world.broadcast(description, 0);
+    FoundRun found;
+    if (description.empty()) return found;
+    nlohmann::json const json = nlohmann::json::parse(description);
+    found.exists = true;
+    world.agree([&] { found.settings = train::settings_from_json(json.at("settings"), options.run); });
+    found.fingerprint = json.at("fingerprint");
+    found.step = json.at("step");
+    found.steps_per_epoch = json.at("steps_per_epoch");
+    found.test_correct = json.at("test_correct");
+    found.test_count = json.at("test_count");
+    return found;
+}
+
+train::Settings collective_resume_settings(Communicator const& world, TrainOptions const& options,
+                                           FoundRun const& found) {
+    train::Settings settings = options.settings;
+    world.agree([&] {
+        if (found.exists)
+            settings = train::resume_settings(found.settings, options.settings, options.explicitly_given);
+        settings.device = resolved_device(settings.device);
+    });
+    return settings;
+}
+
+Preparation collective_prepare(Communicator const& world, TrainOptions const& options, FoundRun const& found,
+                               train::Settings settings) {
+    Preparation ready;
+    ready.init_file = collective_read_init(world, options.init_from);
+    world.agree([&] {
+        ready.sets = data::open_datasets(settings.data, settings.limit_train, settings.limit_test);
+        std::string const digest = data_digest(ready.sets);
+        require(!found.exists || settings.data_digest == digest, ExitCode::do_not_requeue,
+                "the data in {} is not the run's (pixels and labels have digest {}, the run's have {}); give "
+                "--data with the run's "
+                "data",
+                settings.data, digest, settings.data_digest);
+        settings.data_digest = digest;
+        std::string const init_digest =
+            ready.init_file ? ready.init_file->parameters_digest().hex() : settings.init_digest;
+        require(!found.exists || settings.init_digest == init_digest, ExitCode::do_not_requeue,
+                "--init-from {}: the run did not begin with these weights; leave the flag away to go on",
+                options.init_from);
+        settings.init_digest = init_digest;
+        require(settings.replicas == 0 || settings.replicas >= world.size(), ExitCode::do_not_requeue,
+                "{} ranks for {} replicas (a rank needs at least one); start at most {} ranks, or a new run "
+                "with --replicas {}",
+                world.size(), settings.replicas, settings.replicas, world.size());
+    });
+    if (settings.replicas == 0) settings.replicas = world.size();
+    ready.table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
+    if (settings.threads == 0) settings.threads = ready.table.default_threads_per_replica();
+    collective_require_same(world, "settings", version_line() + "\n" + train::to_json(settings));
+
+    world.agree([&] {
+        train::require_full_team(static_cast<int>(settings.threads));
+        ready.fingerprint = train::numeric_fingerprint(static_cast<int>(settings.threads));
+    });
+    collective_require_same(world, "numeric platforms", ready.fingerprint);
+    if (found.exists)
+        world.agree([&] {
+            ready.fingerprint = checked_fingerprint(found.fingerprint, ready.fingerprint, found.step,
+                                                    options.allow_platform_change);
+        });
+    ready.settings = std::move(settings);
+    return ready;
+}
+
+std::vector<std::byte> collective_broadcast_bytes(Communicator const& world, std::vector<std::byte> bytes) {
+    std::uint64_t size = bytes.size();
+    world.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+    bytes.resize(size);
+    world.broadcast(bytes, 0);
+    return bytes;
+}
+
+}  // namespace holdfast::commands

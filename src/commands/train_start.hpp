@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a launch of train begins, before anything is computed or written: what the run directory holds, which settings result
+// from it and the command line, and that all ranks agree on settings, data and numeric platform.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_image.hpp"
+#include "data/image_dataset.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/launch_table.hpp"
+#include "train/settings.hpp"
+#include "train/trainer.hpp"
+
+namespace holdfast::commands {
+
+struct TrainOptions {
+    train::Settings settings;
+    std::set<std::string> explicitly_given;
+    std::string command_text;  ///< all flags with their values, one a line
+    std::string progress = "auto";
+    train::LaunchOptions launch;
+    std::string run = "./holdfast-run";
+    std::string resume = "auto";
+    std::string init_from;
+    int keep = 3;
+    bool allow_platform_change = false;
+    bool dry_run = false;
+    bool print_config = false;
+};
+
+/// What rank 0 found on disk, told to all ranks.
+struct FoundRun {
+    bool exists = false;
+    train::Settings settings;
+    std::string fingerprint;
+    std::int64_t step = 0;
+    std::int64_t steps_per_epoch = 1;
+    std::int64_t test_correct = 0;  ///< of the last evaluated epoch, if it ended at `step`
+    std::int64_t test_count = 0;
+};
+
+/// Everything the ranks have agreed on.
+struct Preparation {
+    train::Settings settings;  ///< complete: nothing is left to be decided
+    data::TrainAndTest sets;
+    std::unique_ptr<checkpoint::CheckpointFile> init_file;  ///< of --init-from, or null
+    parallel::LaunchTable table;
+    std::string fingerprint;
+};
+
+/// Collective. All ranks must say the same, line by line; throws AgreedError with the first line that differs.
+void collective_require_same(parallel::Communicator const& world, char const* what, std::string const& mine);
+
+/// Collective. Looks at the run without owning or changing it.
+FoundRun collective_find_run(parallel::Communicator const& world, TrainOptions const& options);
+
+/// Collective. The run's settings where it exists, with what was given explicitly and may change. Throws on all ranks if
+/// a setting that decides the result was given another value.
+train::Settings collective_resume_settings(parallel::Communicator const& world, TrainOptions const& options,
+                                           FoundRun const& found);
+
+/// Collective. Opens and checks the data, completes the settings, compares them and the numeric platform over the ranks and
+/// with the run.
+Preparation collective_prepare(parallel::Communicator const& world, TrainOptions const& options,
+                               FoundRun const& found, train::Settings settings);
+
+/// Collective. Rank 0's bytes, on all ranks.
+std::vector<std::byte> collective_broadcast_bytes(parallel::Communicator const& world,
+                                                  std::vector<std::byte> bytes);
+
+}  // namespace holdfast::commands
