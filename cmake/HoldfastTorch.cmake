@@ -40,7 +40,10 @@ endif()
 message(STATUS "LibTorch ${HOLDFAST_TORCH_VERSION} in ${HOLDFAST_TORCH_LIBRARY_DIR}")
 
 # Only torch's own folders: beside them lies a copy of fmt of another version than the library we link.
-set(torch_only_dir ${PROJECT_BINARY_DIR}/torch-include)
+# The name changes with the LibTorch, so that another one recompiles what includes it, however old its files are.
+string(SHA1 torch_key "${torch_include_dir} ${HOLDFAST_TORCH_VERSION}")
+string(SUBSTRING ${torch_key} 0 8 torch_key)
+set(torch_only_dir ${PROJECT_BINARY_DIR}/torch-include-${torch_key})
 file(MAKE_DIRECTORY ${torch_only_dir})
 foreach(folder ATen c10 caffe2 torch)
   file(CREATE_LINK ${torch_include_dir}/${folder} ${torch_only_dir}/${folder} SYMBOLIC)

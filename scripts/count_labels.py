@@ -15,7 +15,7 @@ labels = {test["name"]: property["value"] for test in listing["tests"] for prope
           if property["name"] == "LABELS"}
 ran, skipped = collections.Counter(), []
 for case in xml.etree.ElementTree.parse(build + "/ctest.xml").getroot().iter("testcase"):
-    if case.get("status") == "run":
+    if case.get("status") in ("run", "fail"):
         ran.update(labels.get(case.get("name"), []))
     else:
         skipped.append(case.get("name"))

@@ -18,9 +18,12 @@ class StateArchive {
     virtual void field(std::string_view path, std::int64_t& value) = 0;
     virtual void field(std::string_view path, double& value) = 0;
     virtual void field(std::string_view path, std::string& text) = 0;  ///< UTF-8, stored as u8[length]
-    virtual void field(std::string_view path, std::span<float> values, std::vector<std::int64_t> const& shape) = 0;
-    virtual void field(std::string_view path, std::span<std::int64_t> values, std::vector<std::int64_t> const& shape) = 0;
-    virtual void field(std::string_view path, std::span<double> values, std::vector<std::int64_t> const& shape) = 0;
+    virtual void field(std::string_view path, std::span<float> values,
+                       std::vector<std::int64_t> const& shape) = 0;
+    virtual void field(std::string_view path, std::span<std::int64_t> values,
+                       std::vector<std::int64_t> const& shape) = 0;
+    virtual void field(std::string_view path, std::span<double> values,
+                       std::vector<std::int64_t> const& shape) = 0;
 };
 
 }  // namespace holdfast::checkpoint

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast bench: what a step costs, part by part, on synthetic images and without a run directory.
-#include <CLI/CLI.hpp>
-
+// holdfast bench: what a step costs, part by part, without a run directory.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <fmt/ranges.h>
-#include <unistd.h>
 #include <fstream>
-#include <sstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
+#include <unistd.h>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
 #include "commands/settings_flags.hpp"
@@ -44,7 +44,8 @@ double seconds_since_exec() {
     std::string text((std::istreambuf_iterator<char>(stat)), {});
     std::istringstream fields(text.substr(text.rfind(')') + 2));
     std::string field;
-    for (int i = 3; i <= 22; ++i) fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
+    for (int i = 3; i <= 22; ++i)
+        fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
     timespec now{};
     clock_gettime(CLOCK_BOOTTIME, &now);
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
@@ -77,12 +78,14 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     log::set_rank(world.rank(), world.size(), world.host_name());
 
     train::Settings& settings = options.settings;
-    require(settings.device != "cuda", ExitCode::do_not_requeue, "bench --device cuda: this version trains on CPUs; use --device cpu");
+    require(settings.device != "cuda", ExitCode::do_not_requeue,
+            "bench --device cuda: this version trains on CPUs; use --device cpu");
     if (settings.replicas == 0) settings.replicas = world.size();
     auto const table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
     if (settings.threads == 0) settings.threads = table.default_threads_per_replica();
     std::int64_t const steps = options.warm_up + options.steps;
-    data::TrainAndTest const sets = data::open_datasets(fmt::format("synthetic:{}", std::max<std::int64_t>(1024, settings.batch_size * settings.replicas)), 0, 0);
+    data::TrainAndTest sets;
+    world.agree([&] { sets = data::open_datasets(settings.data, settings.limit_train, 0); });
     train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table);
     engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
     data::LoaderPlan plan;
@@ -96,16 +99,17 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
 
     std::vector<double> step_ms, compute_ms, exchange_ms, wait_ms;
     double start_to_first_step_s = 0;
-    float loss = 0;
+    std::vector<float> losses;
     std::int64_t samples = 0;
     for (std::int64_t step = 0; step < steps; ++step) {
         Clock::time_point const start = Clock::now();
         data::StepBatch const& batch = loader.next();
-        train::StepResult const result = engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
-                                                                    static_cast<float>(settings.lr), false);
+        train::StepResult const result =
+            engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
+                                       static_cast<float>(settings.lr), false);
         double const elapsed_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
         if (step == 0) start_to_first_step_s = seconds_since_exec();
-        loss = result.loss;
+        losses.push_back(result.loss);
         if (step < options.warm_up) continue;
         samples += result.samples;
         step_ms.push_back(elapsed_ms);
@@ -132,18 +136,22 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     json["images_per_s"] = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
     for (std::string const& value : pss) json["pss_mb"].push_back(std::stod(value));
     json["start_to_first_step_s"] = start_to_first_step_s;
-    json["loss"] = loss;
+    json["losses"] = losses;  // of all steps, those before the measured ones too
     if (options.json) {
         std::cout << json.dump(2) << '\n';
     } else {
-        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(), settings.replicas,
-                   settings.batch_size, settings.threads, engine.exchange().name());
+        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(),
+                   settings.replicas, settings.batch_size, settings.threads, engine.exchange().name());
         fmt::print("step      {:9.2f} ms  (median of {}, least {:.2f})\n", median(step_ms), step_ms.size(),
                    *std::min_element(step_ms.begin(), step_ms.end()));
-        fmt::print("  compute {:9.2f} ms\n  exchange{:9.2f} ms  (waiting for other ranks, reduction, update)\n  data    {:9.2f} ms  (waiting for the loader)\n",
-                   median(compute_ms), median(exchange_ms), median(wait_ms));
-        fmt::print("speed     {:9.1f} images/s\nmemory    {} MB per rank (PSS)\nstart     {:9.2f} s to the end of the first step\n",
-                   json["images_per_s"].get<double>(), fmt::join(pss, ", "), start_to_first_step_s);
+        fmt::print(
+            "  compute {:9.2f} ms\n  exchange{:9.2f} ms  (waiting for other ranks, reduction, update)\n  "
+            "data    {:9.2f} ms  (waiting for the loader)\n",
+            median(compute_ms), median(exchange_ms), median(wait_ms));
+        fmt::print(
+            "speed     {:9.1f} images/s\nmemory    {} MB per rank (PSS)\nstart     {:9.2f} s to the end of "
+            "the first step\n",
+            json["images_per_s"].get<double>(), fmt::join(pss, ", "), start_to_first_step_s);
     }
     return ExitCode::finished;
 }
@@ -154,8 +162,16 @@ Action add_bench(CLI::App& app) {
     auto const options = std::make_shared<BenchOptions>();
     CLI::App* const command = app.add_subcommand("bench", "Measure the parts of a training step");
     add_model_flags(*command, options->settings);
-    command->add_option("--steps", options->steps, "Measured steps")->capture_default_str()->check(CLI::PositiveNumber);
-    command->add_option("--warm-up", options->warm_up, "Steps before them")->capture_default_str()->check(CLI::NonNegativeNumber);
+    options->settings.data = "synthetic:1024";
+    command->add_option("--data", options->settings.data, "As train --data")->capture_default_str();
+    command->add_option("--limit-train", options->settings.limit_train,
+                        "Use only the first N training images (0: all)");
+    command->add_option("--steps", options->steps, "Measured steps")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command->add_option("--warm-up", options->warm_up, "Steps before them")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments& arguments) { return run_bench(*options, arguments); };
 }

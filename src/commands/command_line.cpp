@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/command_line.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <iostream>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -41,7 +40,8 @@ bool speaks_for_the_launch() {
 }  // namespace
 
 void bind_environment(CLI::App& command) {
-    for (CLI::Option* const option : flags_of(command)) option->envname(environment_name(option->get_lnames().front()));
+    for (CLI::Option* const option : flags_of(command))
+        option->envname(environment_name(option->get_lnames().front()));
 }
 
 void apply_config_file(CLI::App& command) {
@@ -51,13 +51,13 @@ void apply_config_file(CLI::App& command) {
     try {
         for (CLI::ConfigItem const& item : CLI::ConfigTOML().from_file(path)) {
             if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of a table's begin and end
-            require(item.parents.empty() || item.parents == std::vector<std::string>{command.get_name()}, ExitCode::usage,
-                    "{}: unknown table [{}] (tables are named like the command: [{}])", path, item.parents.front(),
-                    command.get_name());
+            require(item.parents.empty() || item.parents == std::vector<std::string>{command.get_name()},
+                    ExitCode::usage, "{}: unknown table [{}] (tables are named like the command: [{}])", path,
+                    item.parents.front(), command.get_name());
             CLI::Option* const option = command.get_option_no_throw("--" + item.name);
             require(option != nullptr && item.name != "config", ExitCode::usage,
-                    "{}: unknown key '{}' (keys are the flags of 'holdfast {} --help' without dashes)", path, item.name,
-                    command.get_name());
+                    "{}: unknown key '{}' (keys are the flags of 'holdfast {} --help' without dashes)", path,
+                    item.name, command.get_name());
             if (option->count() > 0) continue;
             option->add_result(item.inputs);
             option->run_callback();
@@ -81,8 +81,9 @@ std::string config_text(CLI::App const& command) {
         std::string const& name = option->get_lnames().front();
         if (name == "help" || name == "config" || name == "print-config") continue;
         bool const is_flag = option->get_expected_max() == 0;
-        std::string const value =
-            option->count() > 0 ? option->results().back() : is_flag ? "false" : option->get_default_str();
+        std::string const value = option->count() > 0 ? option->results().back()
+                                  : is_flag           ? "false"
+                                                      : option->get_default_str();
         if (value.empty()) {
             text += fmt::format("# {} =\n", name);
             continue;
@@ -94,16 +95,23 @@ std::string config_text(CLI::App const& command) {
 }
 
 ExitCode run_command_line(Arguments& arguments) {
-    CLI::App app("Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.", "holdfast");
+    CLI::App app(
+        "Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.",
+        "holdfast");
     app.set_version_flag("--version", version_line());
     app.require_subcommand(1);
     app.get_formatter()->column_width(34);
     std::vector<std::pair<CLI::App*, Action>> commands;
     using Add = Action (*)(CLI::App&);
-    for (Add const add : {&add_train, &add_eval, &add_inspect, &add_verify, &add_pack, &add_info, &add_bench}) {
+    for (Add const add :
+         {&add_train, &add_eval, &add_inspect, &add_verify, &add_pack, &add_info, &add_bench}) {
         Action action = add(app);
-        commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(), std::move(action));
-        commands.back().first->add_option("--config", "TOML file with flags as keys")->type_name("FILE")->check(CLI::ExistingFile);
+        commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(),
+                              std::move(action));
+        commands.back()
+            .first->add_option("--config", "TOML file with flags as keys")
+            ->type_name("FILE")
+            ->check(CLI::ExistingFile);
         bind_environment(*commands.back().first);
     }
     try {
@@ -116,7 +124,8 @@ ExitCode run_command_line(Arguments& arguments) {
             return ExitCode::finished;
         }
         if (speaks_for_the_launch())
-            std::cerr << "error: " << error.what() << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the flags.\n";
+            std::cerr << "error: " << error.what()
+                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the flags.\n";
         return ExitCode::usage;
     } catch (Error const& error) {
         if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';

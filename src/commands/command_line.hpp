@@ -2,10 +2,10 @@
 // Where a flag's value may come from besides the command line, and the order: flag > environment > configuration file > default.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <set>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 namespace holdfast::commands {
 

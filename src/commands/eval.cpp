@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast eval: the accuracy of a checkpoint on the test set, exact for any number of ranks.
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
 #include "commands/run_path.hpp"
@@ -43,7 +43,8 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
         file.emplace(open_checkpoint(options.path));
         settings = train::settings_from_json(file->text("/settings/json"), file->name());
         if (!options.data.empty()) settings.data = options.data;
-        sets = data::open_datasets(settings.data, 0, options.limit_test > 0 ? options.limit_test : settings.limit_test);
+        sets = data::open_datasets(settings.data, 0,
+                                   options.limit_test > 0 ? options.limit_test : settings.limit_test);
     });
     settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
     auto const table = parallel::collective_launch_table(world, "cpu", world.size());
@@ -55,8 +56,8 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
         if (world.local_rank() == 0) train::load_weights(*file, engine.network().layout, engine.tensors());
     });
     world.barrier();
-    train::EvaluationSums const sums =
-        train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size);
+    train::EvaluationSums const sums = train::collective_evaluate(
+        world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size);
     if (world.rank() == 0) {
         double const loss = sums.loss / static_cast<double>(sums.count);
         if (options.json)
@@ -65,11 +66,14 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
                                                 {"test_loss", loss},
                                                 {"test_correct", sums.correct},
                                                 {"test_count", sums.count},
-                                                {"test_accuracy", static_cast<double>(sums.correct) / static_cast<double>(sums.count)}}
+                                                {"test_accuracy", static_cast<double>(sums.correct) /
+                                                                      static_cast<double>(sums.count)}}
                              .dump(2)
                       << '\n';
         else
-            log::info("{}: test loss {:.4f}\n{}", file->name(), loss, report::test_line("CPU0", static_cast<double>(sums.correct) / static_cast<double>(sums.count)));
+            log::info("{}: test loss {:.4f}\n{}", file->name(), loss,
+                      report::test_line("CPU0",
+                                        static_cast<double>(sums.correct) / static_cast<double>(sums.count)));
     }
     world.barrier();
     return ExitCode::finished;
@@ -82,7 +86,8 @@ Action add_eval(CLI::App& app) {
     CLI::App* const command = app.add_subcommand("eval", "Evaluate a checkpoint on the test set");
     command->add_option("path", options->path, "Checkpoint file or run directory")->required();
     command->add_option("--data", options->data, "As train --data (default: the run's)");
-    command->add_option("--limit-test", options->limit_test, "Use only the first N test images (0: the run's limit)");
+    command->add_option("--limit-test", options->limit_test,
+                        "Use only the first N test images (0: the run's limit)");
     command->add_option("--eval-batch-size", options->batch_size, "Samples per batch (default: the run's)");
     command->add_option("--threads", options->threads, "OpenMP threads per batch (default: the run's)");
     command->add_flag("--json", options->json, "As JSON");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast info: versions of everything the program stands on, and what it can do on this machine.
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
 #include <iostream>
 #include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
@@ -38,7 +38,8 @@ Action add_info(CLI::App& app) {
             std::cout << json.dump(2) << '\n';
         } else {
             for (auto const& [key, value] : json.items())
-                std::cout << fmt::format("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+                std::cout << fmt::format("{:<16} {}\n", key,
+                                         value.is_string() ? value.get<std::string>() : value.dump());
         }
         return ExitCode::finished;
     };

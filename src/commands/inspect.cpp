@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast inspect: what a checkpoint holds, for people and for scripts.
-#include <CLI/CLI.hpp>
-#include <fmt/ranges.h>
-
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
 #include "commands/run_path.hpp"
@@ -32,7 +32,8 @@ nlohmann::ordered_json summary(checkpoint::CheckpointFile const& file) {
     std::int64_t num_parameters = 0;
     for (hdf5::DatasetInfo const& info : file.datasets())
         if (info.path.starts_with("/model/")) {
-            json["parameters"].push_back({{"name", info.path.substr(std::string_view("/model/").size())}, {"shape", info.shape}});
+            json["parameters"].push_back(
+                {{"name", info.path.substr(std::string_view("/model/").size())}, {"shape", info.shape}});
             num_parameters += static_cast<std::int64_t>(info.num_elements());
         }
     json["num_parameters"] = num_parameters;
@@ -41,7 +42,8 @@ nlohmann::ordered_json summary(checkpoint::CheckpointFile const& file) {
 
 void print(nlohmann::ordered_json const& json) {
     for (auto const& [key, value] : json.items())
-        if (key != "parameters" && key != "settings") fmt::print("{:<18} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+        if (key != "parameters" && key != "settings")
+            fmt::print("{:<18} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
     fmt::print("settings\n");
     for (auto const& [key, value] : json["settings"].items())
         fmt::print("  {:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
@@ -58,7 +60,8 @@ Action add_inspect(CLI::App& app) {
         bool json = false;
     };
     auto const options = std::make_shared<Options>();
-    CLI::App* const command = app.add_subcommand("inspect", "Show a checkpoint: position, settings, digests, parameters");
+    CLI::App* const command =
+        app.add_subcommand("inspect", "Show a checkpoint: position, settings, digests, parameters");
     command->add_option("path", options->path, "Checkpoint file or run directory")->required();
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments&) {

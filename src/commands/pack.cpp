@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast pack: a data set as one HDF5 file of JPEGs.
-#include <CLI/CLI.hpp>
-
 #include <filesystem>
 #include <memory>
+
+#include <CLI/CLI.hpp>
 
 #include "commands/commands.hpp"
 #include "core/log.hpp"
@@ -23,20 +23,31 @@ Action add_pack(CLI::App& app) {
     };
     auto const options = std::make_shared<Options>();
     CLI::App* const command = app.add_subcommand("pack", "Pack a data set into one HDF5 file of JPEGs");
-    command->add_option("source", options->source, "As train --data: CIFAR-10 folder, .h5 file, 'sample', 'synthetic[:N]'")->required();
+    command
+        ->add_option("source", options->source,
+                     "As train --data: CIFAR-10 folder, .h5 file, 'sample', 'synthetic[:N]'")
+        ->required();
     command->add_option("out", options->out, "The file to write, OUT.h5")->required();
-    command->add_option("--quality", options->quality, "JPEG quality")->capture_default_str()->check(CLI::Range(1, 100));
-    command->add_option("--train-per-class", options->train_per_class, "Only the first N training images of each class (0: all)")
+    command->add_option("--quality", options->quality, "JPEG quality")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 100));
+    command
+        ->add_option("--train-per-class", options->train_per_class,
+                     "Only the first N training images of each class (0: all)")
         ->check(CLI::NonNegativeNumber);
-    command->add_option("--test-per-class", options->test_per_class, "Only the first N test images of each class (0: all)")
+    command
+        ->add_option("--test-per-class", options->test_per_class,
+                     "Only the first N test images of each class (0: all)")
         ->check(CLI::NonNegativeNumber);
     return [options](Arguments&) {
         data::TrainAndTest sets = data::open_datasets(options->source, 0, 0);
-        if (options->train_per_class > 0) sets.train = data::balanced_subset(std::move(sets.train), options->train_per_class);
-        if (options->test_per_class > 0) sets.test = data::balanced_subset(std::move(sets.test), options->test_per_class);
+        if (options->train_per_class > 0)
+            sets.train = data::balanced_subset(std::move(sets.train), options->train_per_class);
+        if (options->test_per_class > 0)
+            sets.test = data::balanced_subset(std::move(sets.test), options->test_per_class);
         data::pack_images(*sets.train, *sets.test, options->out, options->quality);
-        log::info("{}: {} training and {} test images, {} bytes", options->out, sets.train->size(), sets.test->size(),
-                  std::filesystem::file_size(options->out));
+        log::info("{}: {} training and {} test images, {} bytes", options->out, sets.train->size(),
+                  sets.test->size(), std::filesystem::file_size(options->out));
         return ExitCode::finished;
     };
 }

@@ -15,8 +15,8 @@ checkpoint::CheckpointFile open_checkpoint(std::string const& file_or_run) {
     if (!std::filesystem::is_directory(file_or_run))
         return {checkpoint::CheckpointStore::read(file_or_run), file_or_run};
     auto newest = checkpoint::CheckpointStore(file_or_run).read_newest_good(checkpoint::DamagedFiles::leave);
-    require(newest.has_value(), ExitCode::do_not_requeue, "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory",
-            file_or_run);
+    require(newest.has_value(), ExitCode::do_not_requeue,
+            "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory", file_or_run);
     return {std::move(newest->bytes), newest->path.string()};
 }
 

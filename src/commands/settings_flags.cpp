@@ -6,16 +6,24 @@
 namespace holdfast::commands {
 
 void add_model_flags(CLI::App& command, train::Settings& settings) {
-    command.add_option("--batch-size", settings.batch_size, "Samples per replica and step")->capture_default_str();
-    command.add_option("--replicas", settings.replicas, "Replicas of the run, at least the ranks (default: ranks of the first launch)");
-    command.add_option("--seed", settings.seed, "Seed of first weights and sample order")->capture_default_str();
+    command.add_option("--batch-size", settings.batch_size, "Samples per replica and step")
+        ->capture_default_str();
+    command.add_option("--replicas", settings.replicas,
+                       "Replicas of the run, at least the ranks (default: ranks of the first launch)");
+    command.add_option("--seed", settings.seed, "Seed of first weights and sample order")
+        ->capture_default_str();
     command.add_option("--device", settings.device, "auto, cpu or cuda")->capture_default_str();
-    command.add_option("--threads", settings.threads, "OpenMP threads per replica (default: cores / replicas of a host)");
+    command.add_option("--threads", settings.threads,
+                       "OpenMP threads per replica (default: cores / replicas of a host)");
     command.add_option("--lr", settings.lr, "Learning rate")->capture_default_str();
     command.add_option("--momentum", settings.momentum, "Momentum of SGD")->capture_default_str();
     command.add_option("--model", settings.model, "resnet18 or resnet34")->capture_default_str();
-    command.add_option("--width", settings.width, "Channels of the first stage (64: torchvision's)")->capture_default_str();
-    command.add_option("--reduction", settings.reduction, "exact: same bits on any number of ranks; fast: GPUs only")->capture_default_str();
+    command.add_option("--width", settings.width, "Channels of the first stage (64: torchvision's)")
+        ->capture_default_str();
+    command
+        .add_option("--reduction", settings.reduction,
+                    "exact: same bits on any number of ranks; fast: GPUs only")
+        ->capture_default_str();
 }
 
 }  // namespace holdfast::commands

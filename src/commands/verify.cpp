@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast verify: reads every checkpoint of a run whole and says which are intact. Changes nothing.
-#include <CLI/CLI.hpp>
-
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_image.hpp"
 #include "checkpoint/checkpoint_store.hpp"
@@ -40,13 +40,13 @@ Verdict verify(fs::path const& path) {
 }
 
 std::vector<fs::path> checkpoints_of(fs::path const& file_or_run) {
-    require(fs::exists(file_or_run), ExitCode::do_not_requeue, "{} does not exist; give a checkpoint file or a run directory",
-            file_or_run.string());
+    require(fs::exists(file_or_run), ExitCode::do_not_requeue,
+            "{} does not exist; give a checkpoint file or a run directory", file_or_run.string());
     if (!fs::is_directory(file_or_run)) return {file_or_run};
     std::vector<fs::path> paths;
     for (auto const& entry : checkpoint::CheckpointStore(file_or_run).list()) paths.push_back(entry.path);
-    require(!paths.empty(), ExitCode::do_not_requeue, "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory",
-            file_or_run.string());
+    require(!paths.empty(), ExitCode::do_not_requeue,
+            "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory", file_or_run.string());
     return paths;
 }
 
@@ -58,7 +58,8 @@ Action add_verify(CLI::App& app) {
         bool json = false;
     };
     auto const options = std::make_shared<Options>();
-    CLI::App* const command = app.add_subcommand("verify", "Check that checkpoints are intact (exit 93 if one is not)");
+    CLI::App* const command =
+        app.add_subcommand("verify", "Check that checkpoints are intact (exit 93 if one is not)");
     command->add_option("path", options->path, "Checkpoint file or run directory")->required();
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments&) {
@@ -74,7 +75,9 @@ Action add_verify(CLI::App& app) {
                             {"problem", verdict.problem}});
             if (!options->json)
                 fmt::print("{:<4} {}  {}\n", verdict.is_good ? "good" : "BAD", verdict.path.string(),
-                           verdict.is_good ? fmt::format("step {}, state {}", verdict.step, verdict.state_digest) : verdict.problem);
+                           verdict.is_good
+                               ? fmt::format("step {}, state {}", verdict.step, verdict.state_digest)
+                               : verdict.problem);
         }
         if (options->json) std::cout << rows.dump(2) << '\n';
         return all_good ? ExitCode::finished : ExitCode::do_not_requeue;

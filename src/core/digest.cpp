@@ -2,9 +2,9 @@
 #include "core/digest.hpp"
 
 #define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <charconv>
+
+#include <xxhash.h>
 
 #include "core/error.hpp"
 

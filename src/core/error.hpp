@@ -4,11 +4,11 @@
 // Our own bugs are assert()s; require() is for everything that comes from outside.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/exit_code.hpp"
 

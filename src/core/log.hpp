@@ -3,11 +3,11 @@
 // Information goes to stdout, warnings and errors to stderr, and all of it into the log file once there is a run directory.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace holdfast::log {
 

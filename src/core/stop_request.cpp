@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/stop_request.hpp"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
+#include <unistd.h>
 
 #include "core/exit_code.hpp"
 

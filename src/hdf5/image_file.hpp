@@ -44,14 +44,16 @@ class ImageBuilder {
     /// Contiguous dataset with this content.
     void write(DatasetInfo const& info, std::span<std::byte const> content);
     /// Chunked, deflated dataset (for data sets that are stored once and read often).
-    void write_compressed(DatasetInfo const& info, std::span<std::byte const> content, std::int64_t chunk_elements, int level);
+    void write_compressed(DatasetInfo const& info, std::span<std::byte const> content,
+                          std::int64_t chunk_elements, int level);
     /// String attribute of the file's root group (format name, provenance).
     void attribute(std::string const& name, std::string const& value);
     void attribute(std::string const& name, std::int64_t value);
 
     struct Image {
         std::vector<std::byte> bytes;
-        std::map<std::string, std::size_t, std::less<>> offset_of;  ///< of each contiguous dataset's first byte, by path
+        std::map<std::string, std::size_t, std::less<>>
+            offset_of;  ///< of each contiguous dataset's first byte, by path
     };
     /// Closes the file and returns its bytes. The builder is empty afterwards.
     Image finish();

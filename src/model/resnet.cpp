@@ -31,7 +31,9 @@ std::vector<BasicBlock> make_blocks(ResNetConfig const& config) {
 /// Lists the tensors in torchvision's order while walking the layers.
 class LayoutBuilder {
   public:
-    void convolution(std::string const& name, Convolution const& convolution) { add(parameters_, name + ".weight", convolution.shape()); }
+    void convolution(std::string const& name, Convolution const& convolution) {
+        add(parameters_, name + ".weight", convolution.shape());
+    }
 
     void batch_norm(std::string const& name, std::int64_t channels) {
         add(parameters_, name + ".weight", {channels});
@@ -45,7 +47,9 @@ class LayoutBuilder {
         add(parameters_, name + ".bias", {outputs});
     }
 
-    FlatLayout finish() { return make_flat_layout(std::move(parameters_), std::move(means_), std::move(variances_)); }
+    FlatLayout finish() {
+        return make_flat_layout(std::move(parameters_), std::move(means_), std::move(variances_));
+    }
 
   private:
     static void add(std::vector<FlatTensor>& tensors, std::string name, std::vector<std::int64_t> shape) {
@@ -60,9 +64,10 @@ class LayoutBuilder {
 }  // namespace
 
 ResNet make_resnet(ResNetConfig const& config) {
-    require(config.depth == 18 || config.depth == 34, ExitCode::usage, "no ResNet of depth {} (choose 18 or 34)", config.depth);
-    require(config.width >= 1, ExitCode::usage, "a ResNet of width {} has no channels (choose 1 or more; 64 is the standard)",
-            config.width);
+    require(config.depth == 18 || config.depth == 34, ExitCode::usage,
+            "no ResNet of depth {} (choose 18 or 34)", config.depth);
+    require(config.width >= 1, ExitCode::usage,
+            "a ResNet of width {} has no channels (choose 1 or more; 64 is the standard)", config.width);
     ResNet network;
     network.config = config;
     network.stem = {config.in_channels, config.width, 3, 2};

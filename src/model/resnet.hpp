@@ -20,7 +20,9 @@ struct ResNetConfig {
     int in_channels = 3;
 
     /// Basic blocks in each of the four stages. Source: He et al. 2016, table 1.
-    std::array<int, 4> blocks() const { return depth == 18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3}; }
+    std::array<int, 4> blocks() const {
+        return depth == 18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
+    }
 };
 
 struct Convolution {

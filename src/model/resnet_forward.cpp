@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/resnet_forward.hpp"
 
+#include <array>
+#include <cassert>
+
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
-
-#include <array>
-#include <cassert>
 
 namespace holdfast::model {
 namespace {
@@ -16,7 +16,8 @@ namespace {
 /// Hands out the tensors layer by layer: forward order is layout order.
 class Layers {
   public:
-    Layers(ResNetTensors const& tensors, BatchNormMode mode) : tensors_(tensors), training_(mode == BatchNormMode::batch_statistics) {}
+    Layers(ResNetTensors const& tensors, BatchNormMode mode)
+        : tensors_(tensors), training_(mode == BatchNormMode::batch_statistics) {}
 
     at::Tensor convolution(at::Tensor const& input, Convolution const& convolution) {
         std::array const stride{convolution.stride, convolution.stride};
@@ -30,7 +31,8 @@ class Layers {
         std::size_t const layer = next_batch_norm_++;
         // Momentum 1: the running tensors hold this batch's own statistics afterwards (architecture: replica batch statistics).
         // eps: torchvision's and torch's default.
-        return at::batch_norm(input, weight, bias, tensors_.running_means[layer], tensors_.running_variances[layer], training_,
+        return at::batch_norm(input, weight, bias, tensors_.running_means[layer],
+                              tensors_.running_variances[layer], training_,
                               /*momentum=*/1.0, /*eps=*/1e-5, /*cudnn_enabled=*/true);
     }
 
@@ -60,7 +62,8 @@ at::Tensor basic_block(Layers& layers, BasicBlock const& block, at::Tensor const
 
 }  // namespace
 
-at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW, BatchNormMode mode) {
+at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW,
+                          BatchNormMode mode) {
     Layers layers(tensors, mode);
     at::Tensor x = layers.batch_norm(layers.convolution(images_NCHW, network.stem));
     x.relu_();

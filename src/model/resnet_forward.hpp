@@ -3,9 +3,9 @@
 // the bits are those of the Python model.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "model/resnet.hpp"
 
@@ -24,6 +24,7 @@ enum class BatchNormMode {
 };
 
 /// images_NCHW float32 -> logits_NK float32. Differentiable with respect to parameters that require a gradient.
-at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW, BatchNormMode mode);
+at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW,
+                          BatchNormMode mode);
 
 }  // namespace holdfast::model

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/resnet_initialization.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <string>
 #include <unordered_map>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 namespace holdfast::model {
 namespace {
@@ -20,7 +20,8 @@ class Initializer {
     Initializer(FlatLayout const& layout, std::uint64_t seed, std::span<float> parameters)
         : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {
         for (FlatTensor const& tensor : layout.parameters)
-            tensors_[tensor.name] = at::from_blob(parameters.data() + tensor.offset, tensor.shape, at::kFloat);
+            tensors_[tensor.name] =
+                at::from_blob(parameters.data() + tensor.offset, tensor.shape, at::kFloat);
     }
 
     at::Tensor& operator[](std::string const& name) { return tensors_.at(name); }
@@ -58,7 +59,8 @@ class Initializer {
 /// The constructor's draws. Convolutions are drawn again below, but the generator has moved on: to be Python's weights, these
 /// draws must happen too. torchvision builds a block's projection before the block.
 void draw_constructor(Initializer& init, ResNet const& network) {
-    init.default_weight(at::empty({network.stem.out_channels, network.stem.in_channels, 7, 7}));  // torchvision's own stem
+    init.default_weight(
+        at::empty({network.stem.out_channels, network.stem.in_channels, 7, 7}));  // torchvision's own stem
     for (BasicBlock const& block : network.blocks) {
         if (block.has_projection) init.default_weight(init[block.name + ".downsample.0.weight"]);
         init.default_weight(init[block.name + ".conv1.weight"]);

@@ -9,6 +9,7 @@ namespace holdfast::optim {
 
 /// momentum = mu * momentum + gradient (unfused), parameter = fma(momentum, -lr, parameter). All spans have one size.
 /// Source: torch 2.15 _foreach_mul_, _foreach_add_, _foreach_add_(alpha=-lr); torch's fused=True gives other bits.
-void sgd_step(std::span<float> parameters, std::span<float> momentum, std::span<float const> gradient, float mu, float lr);
+void sgd_step(std::span<float> parameters, std::span<float> momentum, std::span<float const> gradient,
+              float mu, float lr);
 
 }  // namespace holdfast::optim

@@ -63,6 +63,7 @@ std::string LaunchTable::text() const {
         LaunchRow const& row = rows[rank];
         text += line(rank, row.host_name, row.device, format_cores(row.cores), format_range(row.replicas));
     }
+    text.pop_back();  // lines, not a last empty one
     return text;
 }
 

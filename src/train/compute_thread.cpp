@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/compute_thread.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <malloc.h>
 #include <omp.h>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 #include "core/error.hpp"
 
@@ -21,7 +22,8 @@ void require_full_team(int threads) {
 #pragma omp master
     team = omp_get_num_threads();
     require(team == threads, ExitCode::do_not_requeue,
-            "a replica needs {} OpenMP threads but gets {} (the number of threads decides the bits of the run); unset "
+            "a replica needs {} OpenMP threads but gets {} (the number of threads decides the bits of the "
+            "run); unset "
             "OMP_THREAD_LIMIT and OMP_DYNAMIC",
             threads, team);
 }

@@ -13,7 +13,8 @@
 namespace holdfast::train {
 
 /// Collective. The same result on all ranks.
-EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots, data::ImageDataset const& test,
-                                   data::Normalization const& normalization, std::int64_t batch_size);
+EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
+                                   data::ImageDataset const& test, data::Normalization const& normalization,
+                                   std::int64_t batch_size);
 
 }  // namespace holdfast::train

@@ -13,4 +13,7 @@ bool copy_scaled(std::span<float> target, std::span<float const> source, float s
 /// target = target + (scale * source), unfused: the bits of a leaf written first and added later.
 bool add_scaled(std::span<float> target, std::span<float const> source, float scale);
 
+/// Whether there is no NaN and no infinity in `values`.
+bool all_finite(std::span<float const> values);
+
 }  // namespace holdfast::train

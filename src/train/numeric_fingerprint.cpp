@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/numeric_fingerprint.hpp"
 
+#include <vector>
+
 #include <ATen/Version.h>
 #include <fmt/format.h>
-#include <torch/version.h>
-
 #include <nlohmann/json.hpp>
-#include <vector>
+#include <torch/version.h>
 
 #include "core/digest.hpp"
 #include "model/resnet.hpp"
@@ -19,7 +19,8 @@ namespace {
 
 /// Small enough to cost some 20 ms, wide enough for the vector kernels of convolution, BatchNorm and the linear layer.
 Digest gradient_digest() {
-    model::ResNet const network = model::make_resnet({.depth = 18, .width = 16, .num_classes = 10, .in_channels = 3});
+    model::ResNet const network =
+        model::make_resnet({.depth = 18, .width = 16, .num_classes = 10, .in_channels = 3});
     std::vector<float> memory(StateTensors::num_floats(network.layout));
     StateTensors const tensors = StateTensors::in(memory, network.layout);
     model::initialize_parameters(network, 0, tensors.parameters);
@@ -39,7 +40,9 @@ Digest gradient_digest() {
 
 }  // namespace
 
-std::string torch_version() { return fmt::format("{}.{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH); }
+std::string torch_version() {
+    return fmt::format("{}.{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH);
+}
 
 std::string cpu_capability() { return at::get_cpu_capability(); }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/replica.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
@@ -8,11 +13,6 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <vector>
 
 #include "model/resnet_forward.hpp"
 #include "train/gradient_copy.hpp"
@@ -36,7 +36,8 @@ struct BatchTensors {
 /// Views of the batch's memory; torch never writes into inputs that need no gradient.
 BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape) {
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
-    return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()), {size, shape.channels, shape.height, shape.width}, at::kFloat),
+    return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
+                          {size, shape.channels, shape.height, shape.width}, at::kFloat),
             at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong)};
 }
 
@@ -78,8 +79,8 @@ struct Replica::State {
 
     void write_leaf(std::span<float const> values, std::size_t offset) {
         std::span<float> const target = buffer.subspan(offset, values.size());
-        bool const finite =
-            write == GradientWrite::add ? add_scaled(target, values, weight) : copy_scaled(target, values, weight);
+        bool const finite = write == GradientWrite::add ? add_scaled(target, values, weight)
+                                                        : copy_scaled(target, values, weight);
         all_finite = all_finite && finite;
     }
 
@@ -98,7 +99,8 @@ struct Replica::State {
     std::vector<float> scratch;  ///< batch means and variances of the last forward pass
     model::ResNetTensors training;
     model::ResNetTensors evaluation;
-    std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))> accumulators;  ///< kept alive for their hooks
+    std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))>
+        accumulators;  ///< kept alive for their hooks
 
     // Of the batch being trained:
     std::span<float> buffer;
@@ -107,11 +109,12 @@ struct Replica::State {
     bool all_finite = true;
 };
 
-Replica::Replica(model::ResNet const& network, StateTensors const& tensors) : state_(std::make_unique<State>(network, tensors)) {}
+Replica::Replica(model::ResNet const& network, StateTensors const& tensors)
+    : state_(std::make_unique<State>(network, tensors)) {}
 Replica::~Replica() = default;
 
-void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer,
-                    GradientWrite write) {
+void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight,
+                    std::span<float> buffer, GradientWrite write) {
     if (batch.samples.empty()) {
         if (write == GradientWrite::overwrite)
             std::fill(buffer.begin(), buffer.end(), 0.0f);
@@ -128,8 +131,8 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
     std::fill(state.scratch.begin(), state.scratch.end(), 0.0f);
 
     auto const [images_NCHW, labels_N] = tensors_of(batch, shape);
-    at::Tensor const logits_NK =
-        model::resnet_forward(state.network, state.training, images_NCHW, model::BatchNormMode::batch_statistics);
+    at::Tensor const logits_NK = model::resnet_forward(state.network, state.training, images_NCHW,
+                                                       model::BatchNormMode::batch_statistics);
     at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
     loss.backward();
     state.write_leaf(state.scratch, state.network.layout.means_begin);
@@ -139,12 +142,13 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
 EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageShape shape) {
     at::NoGradGuard const no_gradients;
     auto const [images_NCHW, labels_N] = tensors_of(batch, shape);
-    at::Tensor const logits_NK =
-        model::resnet_forward(state_->network, state_->evaluation, images_NCHW, model::BatchNormMode::running_statistics);
+    at::Tensor const logits_NK = model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
+                                                       model::BatchNormMode::running_statistics);
     at::Tensor const losses_N = at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::None);
     EvaluationSums sums;
     sums.count = labels_N.size(0);
-    for (std::int64_t i = 0; i < sums.count; ++i) sums.loss += static_cast<double>(losses_N.const_data_ptr<float>()[i]);
+    for (std::int64_t i = 0; i < sums.count; ++i)
+        sums.loss += static_cast<double>(losses_N.const_data_ptr<float>()[i]);
     sums.correct = count_correct(logits_NK, labels_N);
     return sums;
 }

@@ -43,7 +43,8 @@ class Replica {
 
     /// Writes weight x (gradient, batch means, batch variances, loss) and the counts into `buffer`, of layout.num_floats.
     /// An empty batch contributes +0.0 everywhere.
-    void train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer, GradientWrite write);
+    void train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer,
+               GradientWrite write);
 
     /// Without gradients, by the run's running statistics.
     EvaluationSums evaluate(data::ReplicaBatch const& batch, data::ImageShape shape);

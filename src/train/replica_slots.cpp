@@ -71,14 +71,16 @@ class ReplicaSlots::Slot {
     std::thread thread_;  ///< last: it uses all of the above
 };
 
-ReplicaSlots::ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots, int threads_per_replica) {
+ReplicaSlots::ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
+                           int threads_per_replica) {
     prepare_compute_thread(threads_per_replica);
     require_full_team(threads_per_replica);
     if (num_slots == 1) {
         only_ = std::make_unique<Replica>(network, tensors);
         return;
     }
-    for (int i = 0; i < num_slots; ++i) slots_.push_back(std::make_unique<Slot>(network, tensors, threads_per_replica));
+    for (int i = 0; i < num_slots; ++i)
+        slots_.push_back(std::make_unique<Slot>(network, tensors, threads_per_replica));
 }
 
 ReplicaSlots::~ReplicaSlots() = default;

@@ -16,7 +16,8 @@ class ReplicaSlots {
     using Job = std::function<void(Replica&)>;
 
     /// `network` and `tensors` must outlive the slots.
-    ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots, int threads_per_replica);
+    ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
+                 int threads_per_replica);
     ~ReplicaSlots();
     ReplicaSlots(ReplicaSlots const&) = delete;
     ReplicaSlots& operator=(ReplicaSlots const&) = delete;

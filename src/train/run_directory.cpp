@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_directory.hpp"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <system_error>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/durable_file.hpp"
 #include "core/digest.hpp"
@@ -20,13 +20,16 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// Creates RUN and RUN/checkpoints, and gives RUN back.
 fs::path created(fs::path const& path) {
     std::error_code error;
     fs::create_directories(path / "checkpoints", error);
-    require(!error, ExitCode::do_not_requeue, "cannot create the run directory {}: {} (checkpoints go there); choose another --run",
+    require(!error, ExitCode::do_not_requeue,
+            "cannot create the run directory {}: {} (checkpoints go there); choose another --run",
             path.string(), error.message());
     return path;
 }
@@ -70,8 +73,10 @@ void RunDirectory::save(RunState& state) {
                   [&] { checkpoint::append_line_durably(path_ / "ledger.jsonl", row.dump()); });
     parent_digest_ = own_digest;
     parent_step_ = state.step;
-    checkpoint::write_file_durably(path_ / "metrics.csv", report::metrics_csv(state.history), ownership_.temp_dir());
-    checkpoint::write_file_durably(path_ / "config.json", to_json(state.settings) + "\n", ownership_.temp_dir());
+    checkpoint::write_file_durably(path_ / "metrics.csv", report::metrics_csv(state.history),
+                                   ownership_.temp_dir());
+    checkpoint::write_file_durably(path_ / "config.json", to_json(state.settings) + "\n",
+                                   ownership_.temp_dir());
     store_.prune(keep_);
     metrics_.append(state.step, "save", {{"save_s", seconds_since(start)}, {"size_bytes", bytes.size()}});
 }

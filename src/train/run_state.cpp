@@ -13,14 +13,14 @@ std::span<float> part_of(std::span<float> buffer, model::FlatTensor const& tenso
     return buffer.subspan(tensor.offset - buffer_begin, tensor.size);
 }
 
-void visit_parameters(checkpoint::StateArchive& archive, std::string_view group, model::FlatLayout const& layout,
-                      std::span<float> buffer) {
+void visit_parameters(checkpoint::StateArchive& archive, std::string_view group,
+                      model::FlatLayout const& layout, std::span<float> buffer) {
     for (model::FlatTensor const& tensor : layout.parameters)
         archive.field(fmt::format("{}/{}", group, tensor.name), part_of(buffer, tensor, 0), tensor.shape);
 }
 
-void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& layout, std::span<float> statistics,
-                   std::int64_t step) {
+void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& layout,
+                   std::span<float> statistics, std::int64_t step) {
     for (std::size_t i = 0; i < layout.running_means.size(); ++i) {
         for (model::FlatTensor const* tensor : {&layout.running_means[i], &layout.running_variances[i]})
             archive.field(fmt::format("{}/{}", checkpoint::buffers_group, tensor->name),
@@ -35,10 +35,12 @@ void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& l
 
 /// A column of the history is an array, so that any HDF5 reader can plot it. `member` gives a row's cell by reference.
 template <typename Value, typename Member>
-void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows, Member member) {
+void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows,
+                  Member member) {
     std::vector<Value> column;
     for (report::EpochRow& row : rows) column.push_back(member(row));
-    archive.field(fmt::format("/history/{}", name), std::span<Value>(column), {static_cast<std::int64_t>(column.size())});
+    archive.field(fmt::format("/history/{}", name), std::span<Value>(column),
+                  {static_cast<std::int64_t>(column.size())});
     for (std::size_t i = 0; i < rows.size(); ++i) member(rows[i]) = column[i];
 }
 
@@ -49,15 +51,24 @@ report::TestResult& test_of(report::EpochRow& row) {
 
 void visit_history(checkpoint::StateArchive& archive, std::vector<report::EpochRow>& rows) {
     using report::EpochRow;
-    visit_column<std::int64_t>(archive, "epoch", rows, [](EpochRow& row) -> auto& { return row.epoch; });
-    visit_column<std::int64_t>(archive, "step", rows, [](EpochRow& row) -> auto& { return row.step; });
-    visit_column<double>(archive, "learning_rate", rows, [](EpochRow& row) -> auto& { return row.learning_rate; });
-    visit_column<double>(archive, "loss", rows, [](EpochRow& row) -> auto& { return row.loss; });
-    visit_column<std::int64_t>(archive, "train_count", rows, [](EpochRow& row) -> auto& { return row.train_count; });
-    visit_column<std::int64_t>(archive, "train_correct", rows, [](EpochRow& row) -> auto& { return row.train_correct; });
-    visit_column<double>(archive, "test_loss", rows, [](EpochRow& row) -> auto& { return test_of(row).loss; });
-    visit_column<std::int64_t>(archive, "test_count", rows, [](EpochRow& row) -> auto& { return test_of(row).count; });
-    visit_column<std::int64_t>(archive, "test_correct", rows, [](EpochRow& row) -> auto& { return test_of(row).correct; });
+    visit_column<std::int64_t>(
+        archive, "epoch", rows, [](EpochRow & row) -> auto& { return row.epoch; });
+    visit_column<std::int64_t>(
+        archive, "step", rows, [](EpochRow & row) -> auto& { return row.step; });
+    visit_column<double>(
+        archive, "learning_rate", rows, [](EpochRow & row) -> auto& { return row.learning_rate; });
+    visit_column<double>(
+        archive, "loss", rows, [](EpochRow & row) -> auto& { return row.loss; });
+    visit_column<std::int64_t>(
+        archive, "train_count", rows, [](EpochRow & row) -> auto& { return row.train_count; });
+    visit_column<std::int64_t>(
+        archive, "train_correct", rows, [](EpochRow & row) -> auto& { return row.train_correct; });
+    visit_column<double>(
+        archive, "test_loss", rows, [](EpochRow & row) -> auto& { return test_of(row).loss; });
+    visit_column<std::int64_t>(
+        archive, "test_count", rows, [](EpochRow & row) -> auto& { return test_of(row).count; });
+    visit_column<std::int64_t>(
+        archive, "test_correct", rows, [](EpochRow & row) -> auto& { return test_of(row).correct; });
 }
 
 }  // namespace
@@ -96,9 +107,11 @@ void RunState::load(checkpoint::CheckpointFile const& file) {
     settings = settings_from_json(file.text("/settings/json"), file.name());
 }
 
-void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout, StateTensors const& tensors) {
+void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
+                  StateTensors const& tensors) {
     std::vector<std::string_view> groups{checkpoint::parameters_group};
-    bool const has_buffers = file.has(fmt::format("{}/{}", checkpoint::buffers_group, layout.running_means.front().name));
+    bool const has_buffers =
+        file.has(fmt::format("{}/{}", checkpoint::buffers_group, layout.running_means.front().name));
     if (has_buffers) groups.push_back(checkpoint::buffers_group);
     file.load(
         [&](checkpoint::StateArchive& archive) {

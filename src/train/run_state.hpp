@@ -57,6 +57,7 @@ struct RunState {
 };
 
 /// The network's weights and running statistics of a checkpoint or a plain HDF5 file with /model and, optionally, /buffers.
-void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout, StateTensors const& tensors);
+void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
+                  StateTensors const& tensors);
 
 }  // namespace holdfast::train

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/settings.hpp"
 
-#include <fmt/ranges.h>
-
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -17,7 +17,9 @@ using Json = nlohmann::ordered_json;
 
 std::map<std::string, std::string> texts_of(Settings const& settings) {
     std::map<std::string, std::string> texts;
-    for_each_setting(settings, [&](char const* name, SettingKind, auto const& value) { texts[name] = fmt::format("{}", value); });
+    for_each_setting(settings, [&](char const* name, SettingKind, auto const& value) {
+        texts[name] = fmt::format("{}", value);
+    });
     return texts;
 }
 
@@ -26,16 +28,20 @@ std::map<std::string, std::string> texts_of(Settings const& settings) {
 void check_ranges(Settings const& settings) {
     std::vector<std::string> problems;
     auto const at_least = [&](char const* name, std::int64_t value, std::int64_t minimum) {
-        if (value < minimum) problems.push_back(fmt::format("--{} is {}, must be at least {}", name, value, minimum));
+        if (value < minimum)
+            problems.push_back(fmt::format("--{} is {}, must be at least {}", name, value, minimum));
     };
-    auto const one_of = [&](char const* name, std::string const& value, std::vector<std::string> const& allowed) {
+    auto const one_of = [&](char const* name, std::string const& value,
+                            std::vector<std::string> const& allowed) {
         for (std::string const& candidate : allowed)
             if (value == candidate) return;
-        problems.push_back(fmt::format("--{} is '{}', must be one of {}", name, value, fmt::join(allowed, ", ")));
+        problems.push_back(
+            fmt::format("--{} is '{}', must be one of {}", name, value, fmt::join(allowed, ", ")));
     };
     auto const finite = [&](char const* name, double value, double minimum) {
         if (!std::isfinite(value) || value < minimum)
-            problems.push_back(fmt::format("--{} is {}, must be a number of at least {}", name, value, minimum));
+            problems.push_back(
+                fmt::format("--{} is {}, must be a number of at least {}", name, value, minimum));
     };
     at_least("replicas", settings.replicas, 0);
     at_least("batch-size", settings.batch_size, 1);
@@ -71,25 +77,30 @@ Settings settings_from_json(std::string const& text, std::string const& source) 
     Settings settings;
     try {
         Json const json = Json::parse(text);
-        for_each_setting(settings, [&](char const* name, SettingKind, auto& value) { json.at(name).get_to(value); });
+        for_each_setting(settings,
+                         [&](char const* name, SettingKind, auto& value) { json.at(name).get_to(value); });
     } catch (nlohmann::json::exception const& error) {
-        fail(ExitCode::do_not_requeue, "{}: its settings cannot be read ({}); was it written by another program?", source,
+        fail(ExitCode::do_not_requeue,
+             "{}: its settings cannot be read ({}); was it written by another program?", source,
              error.what());
     }
     return settings;
 }
 
-std::vector<std::string> differences(Settings const& a, Settings const& b, std::set<std::string> const& names) {
+std::vector<std::string> differences(Settings const& a, Settings const& b,
+                                     std::set<std::string> const& names) {
     std::map<std::string, std::string> const texts_a = texts_of(a);
     std::map<std::string, std::string> const texts_b = texts_of(b);
     std::vector<std::string> found;
     for (std::string const& name : names)
         if (texts_a.at(name) != texts_b.at(name))
-            found.push_back(fmt::format("{} is {} there and {} here", name, texts_a.at(name), texts_b.at(name)));
+            found.push_back(
+                fmt::format("{} is {} there and {} here", name, texts_a.at(name), texts_b.at(name)));
     return found;
 }
 
-Settings resume_settings(Settings const& stored, Settings const& given, std::set<std::string> const& explicitly_given) {
+Settings resume_settings(Settings const& stored, Settings const& given,
+                         std::set<std::string> const& explicitly_given) {
     std::set<std::string> fixed;
     std::map<std::string, bool> may_change;
     for_each_setting(stored, [&](char const* name, SettingKind kind, auto const&) {
@@ -98,7 +109,8 @@ Settings resume_settings(Settings const& stored, Settings const& given, std::set
     });
     std::vector<std::string> const conflicts = differences(stored, given, fixed);
     require(conflicts.empty(), ExitCode::do_not_requeue,
-            "the run directory holds a run with other settings: {} (they decide the result, so a run keeps them); leave the "
+            "the run directory holds a run with other settings: {} (they decide the result, so a run keeps "
+            "them); leave the "
             "flags away to go on, or start a new run with another --run",
             fmt::join(conflicts, "; "));
     Json json = Json::parse(to_json(stored));

@@ -18,7 +18,8 @@ enum class SettingKind {
 
 struct Settings {
     std::int64_t replicas = 0;  ///< V; 0 until decided: the number of ranks of the first launch
-    std::int64_t batch_size = 128;  ///< per replica. Source of this and the defaults below: the tutorial recipe
+    std::int64_t batch_size =
+        128;  ///< per replica. Source of this and the defaults below: the tutorial recipe
     std::int64_t epochs = 15;
     std::int64_t max_steps = -1;  ///< -1: no limit
     std::int64_t seed = 0;
@@ -77,9 +78,11 @@ Settings settings_from_json(std::string const& text, std::string const& source);
 
 /// The settings of a launch that goes on with a run: those stored, but for what was given explicitly (flag, environment or
 /// file) and may change. Throws Error(do_not_requeue) with both values of every setting that may not.
-Settings resume_settings(Settings const& stored, Settings const& given, std::set<std::string> const& explicitly_given);
+Settings resume_settings(Settings const& stored, Settings const& given,
+                         std::set<std::string> const& explicitly_given);
 
 /// Differences as "name: a here, b there", for messages; empty if equal.
-std::vector<std::string> differences(Settings const& a, Settings const& b, std::set<std::string> const& names);
+std::vector<std::string> differences(Settings const& a, Settings const& b,
+                                     std::set<std::string> const& names);
 
 }  // namespace holdfast::train

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/trainer.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -15,13 +15,16 @@
 #include "optim/learning_rate.hpp"
 #include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
+#include "train/gradient_copy.hpp"
 
 namespace holdfast::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double accuracy_of(std::int64_t correct, std::int64_t count) {
     return count > 0 ? static_cast<double>(correct) / static_cast<double>(count) : 0;
@@ -59,14 +62,16 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
     parts_.communicator.agree([&] {
         if (!is_root()) return;
         indices_.open(options_.log_indices, std::ios::app);
-        require(indices_.is_open(), ExitCode::do_not_requeue, "cannot write to {} (--log-indices)", options_.log_indices);
+        require(indices_.is_open(), ExitCode::do_not_requeue, "cannot write to {} (--log-indices)",
+                options_.log_indices);
     });
 }
 
 Outcome Trainer::run() {
     RunState& state = parts_.state;
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
-    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size, state.settings.lr_gamma};
+    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
+                                       state.settings.lr_gamma};
     data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state, replicas_));
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
@@ -96,24 +101,29 @@ Outcome Trainer::run() {
     bar.clear();
     if (saved_step_ != state.step) collective_save();
     bool const is_evaluated = !state.history.empty() && state.history.back().step == state.step;
-    double const accuracy = is_evaluated ? accuracy_of(state.history.back().test->correct, state.history.back().test->count)
-                                         : accuracy_of(collective_evaluate_state());
+    double const accuracy =
+        is_evaluated ? accuracy_of(state.history.back().test->correct, state.history.back().test->count)
+                     : accuracy_of(collective_evaluate_state());
     log::info("{}", report::test_line(log_device, accuracy));
     return Outcome::finished;
 }
 
 StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data_wait_s) {
     RunState& state = parts_.state;
-    bool const ask_to_stop = stop_signal() != 0 || (parts_.run_directory && parts_.run_directory->wants_drain());
+    bool const ask_to_stop =
+        stop_signal() != 0 || (parts_.run_directory && parts_.run_directory->wants_drain());
     Clock::time_point const start = Clock::now();
     if (!options_.log_indices.empty()) collective_log_indices(batch);
-    StepResult const result = parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
-                                                       static_cast<float>(lr), ask_to_stop);
+    StepResult const result =
+        parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
+                                 static_cast<float>(lr), ask_to_stop);
     if (!result.is_finite)
-        throw AgreedError(ExitCode::do_not_requeue,
-                          fmt::format("step {}: loss or gradient is NaN or infinite (loss {}; going on would only spread it); the "
-                                      "checkpoint of step {} is good; try a smaller --lr",
-                                      state.step, result.loss, saved_step_));
+        throw AgreedError(
+            ExitCode::do_not_requeue,
+            fmt::format(
+                "step {}: loss or gradient is NaN or infinite (loss {}; going on would only spread it); the "
+                "checkpoint of step {} is good; try a smaller --lr",
+                state.step, result.loss, saved_step_));
     if (parts_.run_directory)
         parts_.run_directory->metrics().append(state.step, "step",
                                                {{"epoch", state.epoch},
@@ -136,7 +146,8 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
 void Trainer::finish_epoch() {
     RunState& state = parts_.state;
     EvaluationSums const test = collective_evaluate_state();
-    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size, state.settings.lr_gamma};
+    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
+                                       state.settings.lr_gamma};
     report::EpochRow row;
     row.epoch = state.epoch - 1;
     row.step = state.step;
@@ -181,8 +192,10 @@ report::ProgressState Trainer::progress() const {
     progress.step = state.step % state.steps_per_epoch;
     progress.num_steps = state.steps_per_epoch;
     progress.images_per_s = epoch_times_.images_per_s();
-    std::int64_t const remaining = (state.steps_per_epoch - progress.step) * state.settings.batch_size * state.settings.replicas;
-    progress.remaining_s = progress.images_per_s > 0 ? static_cast<double>(remaining) / progress.images_per_s : -1;
+    std::int64_t const remaining =
+        (state.steps_per_epoch - progress.step) * state.settings.batch_size * state.settings.replicas;
+    progress.remaining_s =
+        progress.images_per_s > 0 ? static_cast<double>(remaining) / progress.images_per_s : -1;
     return progress;
 }
 
@@ -195,7 +208,17 @@ void Trainer::collective_save() {
     // Rank 0 alone writes: its host's memory is the whole state, and no rank can change it before the next exchange, which
     // needs rank 0.
     parts_.communicator.agree([&] {
-        if (parts_.run_directory) parts_.run_directory->save(parts_.state);
+        if (!parts_.run_directory) return;
+        StateTensors const& tensors = parts_.state.tensors;
+        // Finite gradients can still overflow in the update itself.
+        require(
+            all_finite(tensors.parameters) && all_finite(tensors.momentum) && all_finite(tensors.statistics),
+            ExitCode::do_not_requeue,
+            "step {}: a parameter, momentum or running statistic is NaN or infinite (a checkpoint of it "
+            "would "
+            "be useless); the checkpoint of step {} is good; try a smaller --lr",
+            parts_.state.step, saved_step_);
+        parts_.run_directory->save(parts_.state);
     });
     saved_step_ = parts_.state.step;
 }

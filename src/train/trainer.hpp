@@ -22,7 +22,8 @@ struct LaunchOptions {
     std::int64_t save_every_epochs = 1;  ///< 0: only at the end
     std::int64_t save_every_steps = 0;   ///< 0: only at epoch ends
     report::ProgressMode progress = report::ProgressMode::automatic;
-    std::string log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
+    std::string
+        log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
 };
 
 /// Rank 0's device in log lines, in the tutorial's form.

@@ -10,7 +10,9 @@
 namespace holdfast::train {
 namespace {
 
-std::size_t state_floats(model::FlatLayout const& layout) { return StateTensors::num_floats(layout) + model::FlatLayout::tail_size; }
+std::size_t state_floats(model::FlatLayout const& layout) {
+    return StateTensors::num_floats(layout) + model::FlatLayout::tail_size;
+}
 
 }  // namespace
 
@@ -18,8 +20,8 @@ int replica_slots(parallel::LaunchTable const& table, int threads_per_replica) {
     int slots = 1 << 30;
     int most_replicas = 1;
     for (parallel::LaunchRow const& row : table.rows) {
-        int const ranks_of_host = static_cast<int>(
-            std::count_if(table.rows.begin(), table.rows.end(), [&](auto const& other) { return other.host == row.host; }));
+        int const ranks_of_host = static_cast<int>(std::count_if(
+            table.rows.begin(), table.rows.end(), [&](auto const& other) { return other.host == row.host; }));
         int const share = table.num_cores_of_host(row.host) / ranks_of_host;
         int const cores = std::min(share, static_cast<int>(row.cores.size()));
         slots = std::min(slots, cores / threads_per_replica);
@@ -29,25 +31,31 @@ int replica_slots(parallel::LaunchTable const& table, int threads_per_replica) {
 }
 
 model::ResNetConfig network_config(Settings const& settings, data::ImageDataset const& dataset) {
-    return {settings.model == "resnet18" ? 18 : 34, static_cast<int>(settings.width), static_cast<int>(dataset.class_names().size()),
-            dataset.shape().channels};
+    return {settings.model == "resnet18" ? 18 : 34, static_cast<int>(settings.width),
+            static_cast<int>(dataset.class_names().size()), dataset.shape().channels};
 }
 
-TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Settings const& settings, model::ResNetConfig const& config,
-                               parallel::LaunchTable const& table)
-    : replicas_(parallel::replica_range(communicator.rank(), communicator.size(), static_cast<int>(settings.replicas))),
+TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
+                               model::ResNetConfig const& config, parallel::LaunchTable const& table)
+    : replicas_(parallel::replica_range(communicator.rank(), communicator.size(),
+                                        static_cast<int>(settings.replicas))),
       network_(model::make_resnet(config)),
-      memory_(parallel::HostSharedMemory::collective_allocate(communicator, state_floats(network_.layout) * sizeof(float))),
-      tensors_(StateTensors::in(memory_.floats().first(StateTensors::num_floats(network_.layout)), network_.layout)) {
+      memory_(parallel::HostSharedMemory::collective_allocate(communicator,
+                                                              state_floats(network_.layout) * sizeof(float))),
+      tensors_(StateTensors::in(memory_.floats().first(StateTensors::num_floats(network_.layout)),
+                                network_.layout)) {
     int const threads = static_cast<int>(settings.threads);
     int const num_slots = replica_slots(table, threads);
     exchange_ = parallel::collective_make_exchange(
         communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots});
-    communicator.agree(
-        [&] { slots_ = std::make_unique<ReplicaSlots>(network_, tensors_, std::min(num_slots, replicas_.size()), threads); });
+    communicator.agree([&] {
+        slots_ = std::make_unique<ReplicaSlots>(network_, tensors_, std::min(num_slots, replicas_.size()),
+                                                threads);
+    });
     std::span<float> const tail =
         memory_.floats().subspan(StateTensors::num_floats(network_.layout), model::FlatLayout::tail_size);
-    training_step_ = std::make_unique<TrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_, replicas_.begin);
+    training_step_ =
+        std::make_unique<TrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_, replicas_.begin);
 }
 
 void TrainingEngine::initialize(parallel::Communicator const& communicator, std::uint64_t seed) {
@@ -56,7 +64,8 @@ void TrainingEngine::initialize(parallel::Communicator const& communicator, std:
         std::fill(tensors_.momentum.begin(), tensors_.momentum.end(), 0.0f);
         std::fill(tensors_.statistics.begin(), tensors_.statistics.end(), 0.0f);
         for (model::FlatTensor const& tensor : network_.layout.running_variances) {
-            auto const variances = tensors_.statistics.subspan(tensor.offset - network_.layout.means_begin, tensor.size);
+            auto const variances =
+                tensors_.statistics.subspan(tensor.offset - network_.layout.means_begin, tensor.size);
             std::fill(variances.begin(), variances.end(), 1.0f);
         }
     }

@@ -24,8 +24,8 @@ model::ResNetConfig network_config(Settings const& settings, data::ImageDataset 
 class TrainingEngine {
   public:
     /// Collective. `settings` are complete (no 0 for replicas or threads). Tensors are zero: initialize or load them next.
-    TrainingEngine(parallel::Communicator const& communicator, Settings const& settings, model::ResNetConfig const& config,
-                   parallel::LaunchTable const& table);
+    TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
+                   model::ResNetConfig const& config, parallel::LaunchTable const& table);
 
     model::ResNet const& network() const { return network_; }
     StateTensors const& tensors() const { return tensors_; }

@@ -13,7 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 void add_into(std::span<float> target, std::span<float const> source) {
     float* const __restrict t = target.data();
@@ -23,7 +25,8 @@ void add_into(std::span<float> target, std::span<float const> source) {
 
 /// Calls action(begin, part) with the part of [offset, offset + sum.size()) that lies in [begin, end).
 template <typename Action>
-void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin, std::size_t end, Action action) {
+void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin, std::size_t end,
+              Action action) {
     std::size_t const from = std::max(offset, begin);
     std::size_t const to = std::min(offset + sum.size(), end);
     if (from < to) action(from - begin, sum.subspan(from - offset, to - from));
@@ -31,13 +34,20 @@ void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin,
 
 }  // namespace
 
-TrainingStep::TrainingStep(model::FlatLayout const& layout, StateTensors const& tensors, std::span<float> tail,
-                           parallel::GradientExchange& exchange, ReplicaSlots& slots, int first_replica)
-    : layout_(layout), tensors_(tensors), tail_(tail), exchange_(exchange), slots_(slots), first_replica_(first_replica) {
+TrainingStep::TrainingStep(model::FlatLayout const& layout, StateTensors const& tensors,
+                           std::span<float> tail, parallel::GradientExchange& exchange, ReplicaSlots& slots,
+                           int first_replica)
+    : layout_(layout),
+      tensors_(tensors),
+      tail_(tail),
+      exchange_(exchange),
+      slots_(slots),
+      first_replica_(first_replica) {
     assert(tail.size() == model::FlatLayout::tail_size);
 }
 
-StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr, bool ask_to_stop) {
+StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
+                             bool ask_to_stop) {
     StepResult result;
     Clock::time_point const start = Clock::now();
     compute(batch, shape);
@@ -48,7 +58,8 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     result.compute_s = seconds_since(start);
 
     Clock::time_point const exchange_start = Clock::now();
-    exchange_.reduce([&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
+    exchange_.reduce(
+        [&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
     result.exchange_s = seconds_since(exchange_start);
 
     result.loss = tail_[tail_loss];
@@ -69,32 +80,39 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
         } else if (action.kind == Kind::add) {
             add_into(exchange_.buffer(action.buffer), exchange_.buffer(action.from_buffer));
         } else {
-            data::ReplicaBatch const& mine = batch.replicas[static_cast<std::size_t>(action.replica - first_replica_)];
-            float const weight =
-                static_cast<float>(static_cast<double>(mine.samples.size()) / static_cast<double>(batch.global_samples));
-            GradientWrite const write = action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite;
+            data::ReplicaBatch const& mine =
+                batch.replicas[static_cast<std::size_t>(action.replica - first_replica_)];
+            float const weight = static_cast<float>(static_cast<double>(mine.samples.size()) /
+                                                    static_cast<double>(batch.global_samples));
+            GradientWrite const write =
+                action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite;
             std::span<float> const buffer = exchange_.buffer(action.buffer);
-            slots_.start(next_slot++,
-                         [&mine, shape, weight, buffer, write](Replica& replica) { replica.train(mine, shape, weight, buffer, write); });
+            slots_.start(next_slot++, [&mine, shape, weight, buffer, write](Replica& replica) {
+                replica.train(mine, shape, weight, buffer, write);
+            });
         }
     }
 }
 
 void TrainingStep::consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) {
     in_range(offset, sum, 0, layout_.means_begin, [&](std::size_t begin, std::span<float const> gradient) {
-        optim::sgd_step(tensors_.parameters.subspan(begin, gradient.size()), tensors_.momentum.subspan(begin, gradient.size()),
-                        gradient, momentum, lr);
+        optim::sgd_step(tensors_.parameters.subspan(begin, gradient.size()),
+                        tensors_.momentum.subspan(begin, gradient.size()), gradient, momentum, lr);
     });
-    in_range(offset, sum, layout_.means_begin, layout_.variances_begin, [&](std::size_t begin, std::span<float const> means) {
-        optim::update_running_mean(tensors_.statistics.subspan(begin, means.size()), means);
-    });
-    in_range(offset, sum, layout_.variances_begin, layout_.tail_begin, [&](std::size_t begin, std::span<float const> variances) {
-        std::size_t const variances_offset = layout_.variances_begin - layout_.means_begin;
-        optim::update_running_variance(tensors_.statistics.subspan(variances_offset + begin, variances.size()), variances);
-    });
-    in_range(offset, sum, layout_.tail_begin, layout_.num_floats, [&](std::size_t begin, std::span<float const> tail) {
-        std::copy(tail.begin(), tail.end(), tail_.begin() + static_cast<std::ptrdiff_t>(begin));
-    });
+    in_range(offset, sum, layout_.means_begin, layout_.variances_begin,
+             [&](std::size_t begin, std::span<float const> means) {
+                 optim::update_running_mean(tensors_.statistics.subspan(begin, means.size()), means);
+             });
+    in_range(offset, sum, layout_.variances_begin, layout_.tail_begin,
+             [&](std::size_t begin, std::span<float const> variances) {
+                 std::size_t const variances_offset = layout_.variances_begin - layout_.means_begin;
+                 optim::update_running_variance(
+                     tensors_.statistics.subspan(variances_offset + begin, variances.size()), variances);
+             });
+    in_range(offset, sum, layout_.tail_begin, layout_.num_floats,
+             [&](std::size_t begin, std::span<float const> tail) {
+                 std::copy(tail.begin(), tail.end(), tail_.begin() + static_cast<std::ptrdiff_t>(begin));
+             });
 }
 
 }  // namespace holdfast::train

@@ -30,7 +30,8 @@ class TrainingStep {
                  parallel::GradientExchange& exchange, ReplicaSlots& slots, int first_replica);
 
     /// Collective. Parameters, momentum and statistics are updated on return, on all ranks alike.
-    StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr, bool ask_to_stop);
+    StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
+                   bool ask_to_stop);
 
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);

@@ -14,7 +14,7 @@ fail() {
     exit 1
 }
 
-prefix="$dir/a prefix"
+prefix=$dir/prefix # no space: Lmod cannot read a modulefile below one
 "$cmake" --install "$build_dir" --prefix "$prefix" >"$dir/log" || { cat "$dir/log" >&2; fail "cmake --install"; }
 for file in cifar10-sample.h5 LICENSE python/holdfast_io.py jobs/train.sbatch; do
     [[ -s $prefix/share/holdfast/$file ]] || fail "share/holdfast/$file was not installed"
@@ -37,6 +37,7 @@ set +u # Lmod's own code reads unset variables
 # shellcheck source=/dev/null
 source "$lmod"
 module use "$prefix/share/modulefiles"
+PATH=/usr/local/bin:/usr/bin:/bin # Lmod removes duplicates
 path_before=$PATH
 module load holdfast || fail "module load holdfast"
 [[ $(command -v holdfast) == "$program" ]] || fail "after 'module load', holdfast is $(command -v holdfast)"

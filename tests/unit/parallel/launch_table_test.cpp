@@ -16,7 +16,7 @@ TEST(LaunchTable, ShowsWhoRunsWhere) {
     EXPECT_EQ(table.text(),
               "rank  host   device  cores  replicas\n"
               "   0  node0  cpu     0-3    0-1\n"
-              "   1  node1  cpu     0-1,6  2\n");
+              "   1  node1  cpu     0-1,6  2");
 }
 
 TEST(LaunchTable, CoresOfAHostAreTheUnionOfMasks) {
@@ -52,7 +52,7 @@ TEST(LaunchTable, OfThisProcess) {
     ASSERT_EQ(table.rows.size(), 1u);
     EXPECT_EQ(table.rows[0].replicas, (ReplicaRange{0, 3}));
     EXPECT_FALSE(table.rows[0].cores.empty());
-    EXPECT_THAT(table.text(), testing::HasSubstr("0-2\n"));
+    EXPECT_THAT(table.text(), testing::EndsWith("0-2"));
 }
 
 }  // namespace
