@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: help, versions, where a value comes from, what is refused, and the commands that train nothing."""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import holdfast_run  # noqa: E402
+from holdfast_run import NARROW, files_below, inspect, narrow  # noqa: E402
+
+COMMANDS = ("train", "eval", "inspect", "verify", "pack", "info", "bench")
+
+
+class Help(holdfast_run.TestCase):
+    def test_help_of_every_command(self):
+        overview = self.run_ok("--help").stdout
+        for command in COMMANDS:
+            self.assertRegex(overview, rf"(?m)^ +{command} ")
+            text = self.run_ok(command, "--help", cwd=self.folder).stdout
+            self.assertIn(f"Usage: holdfast {command}", text)
+            self.assertIn("--config", text)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_help_and_version_of_a_launch_are_printed_once(self):
+        ended = self.run_ok("train", "--help", ranks=2)
+        self.assertEqual(ended.stdout.count("Usage: holdfast train"), 1, ended)
+        ended = self.run_ok("--version", ranks=2)
+        self.assertRegex(ended.stdout, r"\Aholdfast \d+\.\d+\.\d+\n\Z")
+
+    def test_version(self):
+        self.assertRegex(self.run_ok("--version").stdout, r"\Aholdfast \d+\.\d+\.\d+\n\Z")
+
+    def test_info(self):
+        content = json.loads(self.run_ok("info", "--json").stdout)
+        self.assertEqual(self.run_ok("--version").stdout, f"holdfast {content['holdfast']}\n")
+        for key in ("libtorch", "cpu_capability", "mpi", "hdf5", "nccl_built", "nccl_loaded", "cores_usable", "fingerprint"):
+            self.assertIn(key, content)
+        text = self.run_ok("info").stdout
+        for value in (content["libtorch"], content["mpi"], content["hdf5"], content["fingerprint"]["gradient_digest"]):
+            self.assertIn(value, text)
+
+
+class UsageErrors(holdfast_run.TestCase):
+    def assert_refused_once(self, arguments: list, *words: str, env: dict = {}) -> None:
+        ended = holdfast_run.run(*arguments, ranks=2, env=env, cwd=self.folder)
+        self.assert_fails(ended, 2, *words)
+        self.assertEqual(len(re.findall("(?m)^.*error: ", ended.stderr)), 1, f"one message expected: {ended}")
+        self.assertNotIn("MPI_ABORT", ended.text, "a usage error needs no MPI")
+
+    def test_unknown_flag_and_command(self):
+        self.assert_refused_once(["train", "--nonsense", 1], "--nonsense", "--help")
+        self.assert_refused_once(["nonsense"], "nonsense")
+        self.assert_refused_once([], "subcommand", "--help")
+        self.assert_refused_once(["verify"], "path")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_bad_values(self):
+        table = {
+            "batch-size": [0, -3, "many", 1.5],
+            "replicas": [-1],
+            "threads": [-1],
+            "epochs": [-1],
+            "max-steps": [-2],
+            "seed": [-1, 2**32],
+            "lr": [-0.1, "nan", "inf", "fast"],
+            "momentum": [-1],
+            "lr-step-size": [0],
+            "model": ["resnet50"],
+            "width": [0],
+            "tail": ["short"],
+            "reduction": ["quick"],
+            "device": ["tpu"],
+            "limit-train": [-1],
+            "eval-batch-size": [0],
+            "keep": [1],
+            "save-every-steps": [-1],
+            "progress": ["loud"],
+        }
+        for flag, values in table.items():
+            for value in values:
+                with self.subTest(f"--{flag} {value}"):
+                    ended = holdfast_run.run("train", f"--{flag}={value}", cwd=self.folder)
+                    self.assert_fails(ended, 2, f"--{flag}")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_bad_value_of_a_launch_is_told_once(self):
+        self.assert_refused_once(["train", "--batch-size", 0], "--batch-size is 0")
+        self.assert_refused_once(["train", "--model", "resnet50"], "resnet50", "resnet34")
+        self.assert_refused_once(["bench", "--width", 0], "--width is 0")
+
+    def test_bad_configuration_files(self):
+        table = {
+            "batch-siz = 3": ["batch-siz"],
+            "[trian]\nlr = 1": ["trian"],
+            "[eval]\njson = true": ["eval"],
+            'lr = "much"': ["lr", "much"],
+            "keep = 1": ["keep"],
+            "lr = -1": ["lr"],
+            'config = "other.toml"': ["config"],
+        }
+        for number, (text, words) in enumerate(table.items()):
+            with self.subTest(text):
+                file = self.shared_folder / f"{number}.toml"
+                file.write_text(text + "\n")
+                self.assert_fails(holdfast_run.run("train", "--config", file, cwd=self.folder), 2, *words)
+        self.assert_refused_once(["train", "--config", self.shared_folder / "0.toml"], str(self.shared_folder / "0.toml"), "batch-siz")
+        self.assert_refused_once(["train", "--config", self.folder / "missing.toml"], "missing.toml")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_bad_environment(self):
+        self.assert_refused_once(["train"], "much", env={"HOLDFAST_LR": "much"})
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+class WhereValuesComeFrom(holdfast_run.TestCase):
+    def printed(self, *arguments, env: dict = {}) -> dict:
+        return tomllib.loads(self.run_ok("train", *arguments, "--print-config", env=env, cwd=self.folder).stdout)
+
+    def file(self, text: str) -> Path:
+        path = self.folder / "settings.toml"
+        path.write_text(text)
+        return path
+
+    def test_defaults_are_the_tutorial_recipe(self):
+        recipe = {"model": "resnet34", "batch-size": 128, "epochs": 15, "lr": 0.1, "momentum": 0.9, "lr-step-size": 5, "lr-gamma": 0.1}
+        printed = self.printed()
+        self.assertEqual({key: printed[key] for key in recipe}, recipe)
+        self.assertEqual((printed["data"], printed["run"], printed["resume"]), ("sample", "./holdfast-run", "auto"))
+        self.assertEqual(list(self.folder.iterdir()), [], "--print-config wrote something")
+
+    def test_flag_before_environment_before_file_before_default(self):
+        file = self.file("lr = 0.3\nmomentum = 0.3\nseed = 3\n")
+        env = {"HOLDFAST_MOMENTUM": 0.2, "HOLDFAST_SEED": 2, "HOLDFAST_LR_STEP_SIZE": 7}
+        printed = self.printed("--config", file, "--seed", 1, env=env)
+        wanted = {"lr": 0.3, "momentum": 0.2, "seed": 1, "lr-step-size": 7, "lr-gamma": 0.1}
+        self.assertEqual({key: printed[key] for key in wanted}, wanted)
+
+    def test_the_same_with_a_real_run(self):
+        flags = narrow(max_steps=1)
+        for flag in ("--lr", "--lr-step-size"):
+            del flags[flags.index(flag) : flags.index(flag) + 2]
+        run = self.folder / "run"
+        file = self.file("[train]\nlr = 0.3\nmomentum = 0.3\nseed = 3\n")
+        env = {"HOLDFAST_MOMENTUM": 0.2, "HOLDFAST_SEED": 2, "HOLDFAST_CONFIG": file, "HOLDFAST_RUN": run}
+        self.run_ok("train", *flags, "--seed", 1, ranks=2, env=env)
+        settings = inspect(run)["settings"]
+        wanted = {"lr": 0.3, "momentum": 0.2, "seed": 1, "lr-step-size": 5}
+        self.assertEqual({key: settings[key] for key in wanted}, wanted)
+        # What environment and file say is as explicit as a flag.
+        refused = holdfast_run.run("train", "--run", run, "--max-steps", 2, ranks=2, env={"HOLDFAST_MOMENTUM": 0.4})
+        self.assert_fails(refused, 93, "momentum is 0.2 there and 0.4 here")
+        self.file("seed = 9\n")
+        refused = holdfast_run.run("train", "--run", run, "--max-steps", 2, "--config", file, ranks=2)
+        self.assert_fails(refused, 93, "seed is 1 there and 9 here")
+
+    def test_printed_configuration_can_be_read_back(self):
+        run = self.folder / "run"
+        arguments = [*narrow(progress="always", lr="1e-3", save_every_steps=2, keep=7), "--run", run, "--epochs", 1]
+        text = self.run_ok("train", *arguments, "--print-config").stdout
+        content = tomllib.loads(text)
+        self.assertEqual(content["progress"], "always")
+        self.assertEqual((content["lr"], content["keep"], content["save-every-steps"]), (0.001, 7, 2))
+        self.assertEqual(self.run_ok("train", "--config", self.file(text), "--print-config").stdout, text)
+        self.run_ok("train", "--config", self.file(text), ranks=2)
+        direct = self.folder / "direct"
+        self.run_ok("train", *arguments[: arguments.index("--run")], "--run", direct, "--epochs", 1, ranks=2)
+        self.assertEqual(inspect(run)["state_digest"], inspect(direct)["state_digest"])
+        self.assertEqual(inspect(run)["settings"], inspect(direct)["settings"])
+
+
+class OtherCommands(holdfast_run.TestCase):
+    def test_dry_run_writes_nothing(self):
+        ended = self.run_ok("train", *NARROW, "--epochs", 2, "--dry-run", ranks=2, cwd=self.folder)
+        self.assertIn("8 steps in 2 epochs", ended.stdout)
+        self.assertEqual(list(self.folder.iterdir()), [])
+        self.run_ok("train", *NARROW, "--epochs", 1, ranks=2, cwd=self.folder)
+        before = files_below(self.folder)
+        self.assertIn("holdfast-run/checkpoints/step-000000000004.h5", before)
+        ended = self.run_ok("train", "--epochs", 2, "--dry-run", ranks=2, cwd=self.folder)
+        self.assertIn("4 steps in 2 epochs", ended.stdout)
+        self.assertEqual(files_below(self.folder), before)
+
+    def test_start_says_what_is_trained(self):
+        ended = self.run_ok("train", *NARROW, "--dry-run", ranks=2, cwd=self.folder)
+        for words in ("2 ranks on 1 hosts", "rank  host  device  cores  replicas", "synthetic (47 training images)", "./holdfast-run"):
+            self.assertIn(words, ended.stdout)
+        self.assertIn("5 replicas x 3 samples = global batch 15", ended.stdout)
+
+    def test_bench(self):
+        flags = "bench --width 4 --model resnet18 --batch-size 4 --replicas 3 --threads 1 --steps 3 --warm-up 1".split()
+        content = json.loads(self.run_ok(*flags, "--json", ranks=2, cwd=self.folder).stdout)
+        wanted = {"ranks": 2, "replicas": 3, "batch_size": 4, "threads": 1, "steps": 3}
+        self.assertEqual({key: content[key] for key in wanted}, wanted)
+        self.assertEqual(len(content["step_ms"]), 3)
+        self.assertEqual(set(content["parts"]), {"data_wait_ms", "compute_ms", "exchange_ms"})
+        self.assertEqual(len(content["pss_mb"]), 2)
+        for key in ("images_per_s", "start_to_first_step_s"):
+            self.assertGreater(content[key], 0, key)
+        text = self.run_ok(*flags, cwd=self.folder).stdout
+        self.assertIn("images/s", text)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_packed_images_train(self):
+        packed, run = self.folder / "OUT.h5", self.folder / "run"
+        ended = self.run_ok("pack", "synthetic:60", packed, "--quality", 95)
+        self.assertIn("60 training and", ended.stdout)
+        self.run_ok("train", *narrow(packed), "--run", run, "--epochs", 1, ranks=2)
+        self.assertEqual((inspect(run)["epoch"], inspect(run)["step"]), (1, 4))
+        last_row = (run / "metrics.csv").read_text().splitlines()[-1].split(",")
+        self.assertEqual(last_row[4], "60", "every sample once")
+        # The data are recognized by content, not by path.
+        moved = packed.rename(self.folder / "moved.h5")
+        self.run_ok("train", "--run", run, "--data", moved, "--epochs", 2, ranks=1)
+
+    def test_pack_what_is_not_there(self):
+        ended = holdfast_run.run("pack", self.folder / "missing", self.folder / "OUT.h5")
+        self.assert_fails(ended, 93, "missing")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_log_of_samples(self):
+        log = self.folder / "indices.jsonl"
+        arguments = ("--epochs", 1, "--log-indices", log)
+        self.run_ok("train", *NARROW, "--run", self.folder / "run", *arguments, ranks=2)
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        self.assertEqual([(row["step"], row["replica"]) for row in rows], [(s, r) for s in range(4) for r in range(5)])
+        self.assertEqual(sorted(sample for row in rows for sample in row["samples"]), list(range(47)))
+
+
+if __name__ == "__main__":
+    holdfast_run.main()

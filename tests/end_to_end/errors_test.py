@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong ends all ranks with the right code, one message that names the value, and no process left."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import holdfast_run  # noqa: E402
+from holdfast_run import NARROW, Launch, checkpoints, mpirun, narrow  # noqa: E402
+
+END_S = 10  # what a failing launch may take longer than a good one, before it counts as hanging
+CIFAR_FILES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
+RECORD_BYTES, RECORDS = 3073, 10_000  # Source: https://www.cs.toronto.edu/~kriz/cifar.html
+
+
+def write_cifar(folder: Path) -> Path:
+    """A complete set of black airplanes (label 0), as holes that take no space."""
+    folder.mkdir()
+    for name in CIFAR_FILES:
+        with open(folder / name, "wb") as file:
+            file.truncate(RECORD_BYTES * RECORDS)
+    (folder / "batches.meta.txt").write_text("airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n")
+    return folder
+
+
+class ErrorsTest(holdfast_run.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.run_dir = cls.shared_folder / "run"
+        begin = time.monotonic()
+        ended = holdfast_run.run("train", *NARROW, "--run", cls.run_dir, "--epochs", 1, ranks=2)
+        assert ended.code == 0, ended
+        cls.limit_s = END_S + time.monotonic() - begin
+
+    def assert_launch_fails(self, launch: Launch, code: int, *words: str) -> holdfast_run.Ended:
+        self.addCleanup(launch.kill)
+        ended = launch.finish(self.limit_s)
+        self.assert_fails(ended, code, *words)
+        self.assertEqual(launch.left_over(), {}, ended)
+        errors = [line for line in ended.stderr.splitlines() if "error: " in line]
+        self.assertEqual(len(errors), 1, f"one message expected: {ended}")
+        return ended
+
+    def assert_train_fails(self, arguments: list, code: int, *words: str, ranks: int | None = 2, env: dict = {}) -> None:
+        run = self.folder / "new-run"
+        if "--run" not in arguments:
+            arguments = [*arguments, "--run", run]
+        self.assert_launch_fails(holdfast_run.start("train", *arguments, ranks=ranks, env=env), code, *words)
+        self.assertFalse(run.exists(), "a run directory was made")
+
+
+class Arguments(ErrorsTest):
+    def test_table(self):
+        regular_file = self.folder / "regular-file"
+        regular_file.write_text("")
+        missing = self.folder / "no-such-folder"
+        (self.folder / "empty").mkdir()
+        run = self.run_dir
+        table = {
+            "missing data": (narrow(missing), 93, ["--data", str(missing), "does not exist"]),
+            "folder without CIFAR": (narrow(self.folder / "empty"), 93, [str(self.folder / "empty"), "fetch-cifar10"]),
+            "data is not HDF5": (narrow(regular_file), 93, [str(regular_file)]),
+            "no synthetic images": (narrow("synthetic:0"), 93, ["synthetic:0"]),
+            "more ranks than replicas": (narrow(replicas=1), 93, ["2 ranks", "1 replicas", "--replicas"]),
+            "another rate at resume": (["--run", run, "--lr", 0.5], 93, ["lr is 0.05 there and 0.5 here", "--run"]),
+            "two other settings": (["--run", run, "--seed", 7, "--width", 8], 93, ["seed is 0 there and 7", "width is 4 there and 8"]),
+            "other replicas at resume": (["--run", run, "--replicas", 4], 93, ["replicas is 5 there and 4 here"]),
+            "other data at resume": (["--run", run, "--epochs", 2, "--data", "synthetic:48"], 93, ["synthetic:48", "not the run's"]),
+            "run below a regular file": ([*NARROW, "--run", regular_file / "run"], 93, [str(regular_file), "--run"]),
+            "run is a regular file": ([*NARROW, "--run", regular_file], 93, [str(regular_file), "--run"]),
+            "run where nothing can be made": ([*NARROW, "--run", "/proc/no-such/run"], 93, ["/proc/no-such/run", "--run"]),
+            "no GPU training yet": (narrow(device="cuda"), 93, ["--device cuda", "--device cpu"]),
+            "fast reduction on CPUs": (narrow(reduction="fast"), 2, ["--reduction fast"]),
+            "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
+        }
+        before = holdfast_run.files_below(run)
+        for situation, (arguments, code, words) in table.items():
+            with self.subTest(situation):
+                self.assert_train_fails(arguments, code, *words)
+        self.assertEqual(holdfast_run.files_below(run), before, "a refused launch changed the run")
+
+    def test_processes_that_do_not_know_of_each_other(self):
+        env = {"SLURM_STEP_NUM_TASKS": 2, "SLURM_PROCID": 0}
+        self.assert_train_fails(NARROW, 93, "2 processes", "--mpi=pmix", "mpirun", ranks=None, env=env)
+        # One task is one launch, and so is mpirun inside a step.
+        self.run_ok("train", *NARROW, "--dry-run", "--run", self.folder / "x", env={"SLURM_STEP_NUM_TASKS": 1})
+        self.run_ok("train", *NARROW, "--dry-run", "--run", self.folder / "x", ranks=2, env={"SLURM_STEP_NUM_TASKS": 2})
+
+
+class Cifar(ErrorsTest):
+    def test_complete_set_is_taken(self):
+        data = write_cifar(self.folder / "cifar")
+        arguments = [*narrow(data, limit_train=8, limit_test=2), "--dry-run", "--run", self.folder / "run"]
+        self.run_ok("train", *arguments, ranks=2)
+
+    def test_short_file(self):
+        data = write_cifar(self.folder / "cifar")
+        os.truncate(data / "data_batch_3.bin", RECORD_BYTES * RECORDS - 1)
+        self.assert_train_fails(narrow(data, limit_train=8), 93, str(data / "data_batch_3.bin"), "30729999", "30730000")
+
+    def test_label_10(self):
+        data = write_cifar(self.folder / "cifar")
+        with open(data / "data_batch_4.bin", "r+b") as file:
+            file.seek(RECORD_BYTES * 7)
+            file.write(b"\x0a")
+        self.assert_train_fails(narrow(data, limit_train=8), 93, str(data / "data_batch_4.bin"), "10", str(RECORD_BYTES * 7))
+
+    def test_missing_file(self):
+        data = write_cifar(self.folder / "cifar")
+        (data / "test_batch.bin").unlink()
+        self.assert_train_fails(narrow(data, limit_train=8), 93, "test_batch.bin")
+
+
+class RanksThatDiffer(ErrorsTest):
+    def launch(self, *contexts: list) -> Launch:
+        return Launch(mpirun(*contexts), {}, self.folder)
+
+    def program(self, *arguments) -> list:
+        return ["-np", 1, holdfast_run.binary, "train", "--run", self.folder / "run", *arguments]
+
+    def test_another_rate(self):
+        launch = self.launch(self.program(*narrow(lr=0.125)), self.program(*narrow(lr=0.25)))
+        ended = self.assert_launch_fails(launch, 93, "0.125", "0.25", "lr", "rank 0", "rank 1")
+        self.assertNotIn("eval-batch-size", ended.text, "the message lists what does not differ")
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
+    def test_other_times_to_save(self):
+        launch = self.launch(self.program(*narrow(save_every_steps=1)), self.program(*narrow(save_every_steps=2)))
+        self.assert_launch_fails(launch, 93, "save-every-steps", "rank 0", "rank 1")
+
+    def test_another_run_directory(self):
+        other = ["-np", 1, holdfast_run.binary, "train", *NARROW, "--run", self.folder / "other"]
+        self.assert_launch_fails(self.launch(self.program(*NARROW), other), 93, "run", "other", "rank 0", "rank 1")
+
+    def test_data_missing_on_one_rank(self):
+        for name in ("with", "without"):
+            (self.folder / name).mkdir()
+        self.run_ok("pack", "synthetic:40", self.folder / "with" / "set.h5")
+        contexts = [["--wdir", self.folder / name, *self.program(*narrow("set.h5"))] for name in ("with", "without")]
+        self.assert_launch_fails(self.launch(*contexts), 93, "set.h5", "does not exist", "rank 1")
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
+    def test_usage_error_on_one_rank(self):
+        launch = self.launch(self.program(*NARROW), self.program(*NARROW, "--nonsense", 1))
+        self.addCleanup(launch.kill)
+        ended = launch.finish(self.limit_s)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertEqual(launch.left_over(), {}, ended)
+
+
+class DuringTheRun(ErrorsTest):
+    def test_second_launch_on_a_run(self):
+        run = self.folder / "run"
+        first = self.start("train", *narrow("synthetic:150"), "--run", run, "--epochs", 1000, ranks=2)
+        first.wait_for("the first step", lambda: holdfast_run.last_step(run) >= 1)
+        second = holdfast_run.start("train", "--run", run, "--epochs", 1001, ranks=2)
+        self.assert_launch_fails(second, 94, str(run), "in use by process", "--run")
+        at = holdfast_run.last_step(run)
+        first.wait_for("steps after the second launch", lambda: holdfast_run.last_step(run) > at + 1)
+        os.kill(first.process.pid, signal.SIGUSR1)
+        ended = first.finish()
+        self.assertEqual(ended.code, 75, ended)
+        self.run_ok("verify", run)
+
+    def test_not_a_number(self):
+        run = self.folder / "run"
+        arguments = narrow(lr=1e30, save_every_steps=1)
+        launch = holdfast_run.start("train", *arguments, "--run", run, "--epochs", 3, ranks=2)
+        saved = "the checkpoint of step {} is good"
+        ended = self.assert_launch_fails(launch, 93, "NaN", "--lr")
+        newest = max(checkpoints(run))
+        self.assertLess(newest, 5, "it went on for epochs")
+        self.assertIn(saved.format(newest), ended.text, ended)
+        outcome = json.loads((run / "outcome.json").read_text())
+        self.assertEqual(outcome["code"], 93)
+        self.assertIn(saved.format(newest), outcome["reason"])
+        self.run_ok("verify", run)
+        self.assertNotIn("nan", (run / "metrics.csv").read_text().lower())
+        # Started again it ends the same way, at once, and still keeps what is good.
+        again = holdfast_run.start("train", "--run", run, ranks=3)
+        self.assert_launch_fails(again, 93, "NaN", saved.format(newest))
+        self.assertEqual(max(checkpoints(run)), newest)
+
+
+if __name__ == "__main__":
+    holdfast_run.main()
