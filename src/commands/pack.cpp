@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.hpp"
+#include "core/error.hpp"
 #include "core/log.hpp"
 #include "data/image_dataset.hpp"
 #include "data/packed_images.hpp"
@@ -40,6 +41,10 @@ Action add_pack(CLI::App& app) {
                      "Only the first N test images of each class (0: all)")
         ->check(CLI::NonNegativeNumber);
     return [options](Arguments&) {
+        // A rename would replace a device or pipe by a file, and checkpoints are never to be overwritten.
+        require(!std::filesystem::exists(std::filesystem::symlink_status(options->out)),
+                ExitCode::do_not_requeue,
+                "{} exists already (it would be replaced); remove it or choose another name", options->out);
         data::TrainAndTest sets = data::open_datasets(options->source, 0, 0);
         if (options->train_per_class > 0)
             sets.train = data::balanced_subset(std::move(sets.train), options->train_per_class);
