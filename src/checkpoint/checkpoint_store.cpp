@@ -36,9 +36,11 @@ std::vector<fs::path> files_in(fs::path const& folder) {
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
         files.push_back(it->path());
     }
-    require(error != std::errc::not_a_directory, ExitCode::do_not_requeue,
-            "cannot list {}: not a folder (a run's checkpoints belong there); choose another --run",
-            folder.string());
+    bool const is_hopeless = error == std::errc::not_a_directory || error == std::errc::filename_too_long ||
+                             error == std::errc::too_many_symbolic_link_levels;
+    require(!is_hopeless, ExitCode::do_not_requeue,
+            "cannot list {}: {} (a run's checkpoints belong there); choose another --run", folder.string(),
+            error.message());
     require(!error || error == std::errc::no_such_file_or_directory, ExitCode::retry,
             "cannot list {}: {}; try again when the file system is well", folder.string(), error.message());
     return files;

@@ -2,6 +2,7 @@
 #include "commands/run_path.hpp"
 
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint/checkpoint_store.hpp"
@@ -10,7 +11,8 @@
 namespace holdfast::commands {
 
 checkpoint::CheckpointFile open_checkpoint(std::string const& file_or_run) {
-    require(std::filesystem::exists(file_or_run), ExitCode::do_not_requeue,
+    std::error_code error;  // a loop of links exists for nobody
+    require(std::filesystem::exists(file_or_run, error), ExitCode::do_not_requeue,
             "{} does not exist; give a checkpoint file or a run directory", file_or_run);
     if (!std::filesystem::is_directory(file_or_run))
         return {checkpoint::CheckpointStore::read(file_or_run), file_or_run};

@@ -27,6 +27,7 @@ void install_stop_handlers() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int const signal : {SIGUSR1, SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may leave (| head); the run goes on
 }
 
 int stop_signal() { return requested_signal.load(); }

@@ -234,9 +234,13 @@ void Trainer::collective_log_indices(data::StepBatch const& batch) {
         mine += row.dump() + "\n";
     }
     std::vector<std::string> const all = parts_.communicator.all_gather(mine);
-    if (!is_root()) return;
-    for (std::string const& rows : all) indices_ << rows;
-    indices_.flush();
+    parts_.communicator.agree([&] {
+        if (!is_root()) return;
+        for (std::string const& rows : all) indices_ << rows;
+        indices_.flush();
+        require(indices_.good(), ExitCode::retry, "cannot write to {} (--log-indices); is the disk full?",
+                options_.log_indices);
+    });
 }
 
 }  // namespace holdfast::train
