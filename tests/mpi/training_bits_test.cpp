@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The promise of the whole: a run of V replicas has the same bits on any number of ranks, on any hosts, with its replicas at
+// the same time or in turn. The reference is one process that knows no MPI and runs all replicas one after the other.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include "data/synthetic_images.hpp"
+#include "support/launch_table_of.hpp"
+#include "train/evaluate.hpp"
+#include "train/training_engine.hpp"
+
+namespace holdfast::train {
+namespace {
+
+using parallel::Communicator;
+using parallel::HostOf;
+
+constexpr std::int64_t batch_size = 2;  // per replica
+constexpr int steps_of_a_part = 3;
+
+struct Case {
+    int num_replicas = 4;
+    int depth = 18;
+    int threads = 1;
+    std::int64_t seed = 1;
+    friend auto operator<=>(Case const&, Case const&) = default;
+};
+
+std::ostream& operator<<(std::ostream& stream, Case const& c) {
+    return stream << "V " << c.num_replicas << ", ResNet" << c.depth << ", " << c.threads << " threads, seed "
+                  << c.seed;
+}
+
+int world_rank() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+/// The hosts of all ranks, by rank.
+std::vector<int> collective_hosts(Communicator const& communicator) {
+    std::vector<int> hosts;
+    for (std::string const& text : communicator.all_gather(std::to_string(communicator.host())))
+        hosts.push_back(std::stoi(text));
+    return hosts;
+}
+
+Settings settings_of(Case const& c) {
+    Settings settings;
+    settings.replicas = c.num_replicas;
+    settings.threads = c.threads;
+    return settings;
+}
+
+TrainingEngine collective_make_engine(Communicator const& communicator, Case const& c, int slots) {
+    parallel::LaunchTable const table =
+        test::launch_table_of(collective_hosts(communicator), slots * c.threads, c.num_replicas);
+    return TrainingEngine(communicator, settings_of(c), {c.depth, 4, 10, 3}, table);
+}
+
+/// All that a run leaves: parameters, momentum, running statistics, and after them each step's loss.
+struct Result {
+    std::vector<float> state;
+    std::vector<std::int64_t> counts;  ///< samples and hits of each step
+};
+
+/// Two parts of three steps. The last step of the first has V + 1 samples, so that one replica gets two of them; that of the
+/// second V - 1, so that one replica gets none.
+Result collective_train(Communicator const& communicator, Case const& c, int slots) {
+    TrainingEngine engine = collective_make_engine(communicator, c, slots);
+    engine.initialize(communicator, static_cast<std::uint64_t>(c.seed));
+    Result result;
+    std::vector<float> losses;
+    for (std::int64_t const last : {c.num_replicas + 1, c.num_replicas - 1}) {
+        data::TrainAndTest const sets =
+            data::synthetic_datasets((steps_of_a_part - 1) * batch_size * c.num_replicas + last);
+        data::LoaderPlan plan;
+        plan.seed = static_cast<std::uint64_t>(c.seed);
+        plan.num_replicas = c.num_replicas;
+        plan.batch_size = batch_size;
+        plan.first_replica = engine.replicas().begin;
+        plan.end_replica = engine.replicas().end;
+        plan.end_step = steps_of_a_part;
+        data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+        for (int step = 0; step < steps_of_a_part; ++step) {
+            data::StepBatch const& batch = loader.next();
+            EXPECT_EQ(batch.global_samples, step == steps_of_a_part - 1 ? last : batch_size * c.num_replicas);
+            StepResult const done =
+                engine.training_step().run(batch, sets.train->shape(), 0.9f, 0.05f, false);
+            EXPECT_TRUE(done.is_finite);
+            losses.push_back(done.loss);
+            result.counts.push_back(done.samples);
+            result.counts.push_back(done.correct);
+        }
+    }
+    for (std::span<float> const part :
+         {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+        result.state.insert(result.state.end(), part.begin(), part.end());
+    result.state.insert(result.state.end(), losses.begin(), losses.end());
+    communicator.barrier();  // the host's memory is copied by all before it goes
+    return result;
+}
+
+/// Computed once per case, by rank 0 alone, and told to the others.
+Result const& collective_reference(Communicator const& world, Case const& c) {
+    static std::map<Case, Result> known;
+    if (auto const found = known.find(c); found != known.end()) return found->second;
+    Result result;
+    if (world.rank() == 0) result = collective_train(Communicator(), c, 1);
+    std::uint64_t sizes[2] = {result.state.size(), result.counts.size()};
+    world.broadcast(std::as_writable_bytes(std::span(sizes)), 0);
+    result.state.resize(sizes[0]);
+    result.counts.resize(sizes[1]);
+    world.broadcast(std::as_writable_bytes(std::span(result.state)), 0);
+    world.broadcast(std::as_writable_bytes(std::span(result.counts)), 0);
+    return known[c] = std::move(result);
+}
+
+void expect_same(Result const& result, Result const& reference) {
+    EXPECT_EQ(result.counts, reference.counts);
+    ASSERT_EQ(result.state.size(), reference.state.size());
+    if (std::memcmp(result.state.data(), reference.state.data(), result.state.size() * sizeof(float)) == 0)
+        return;
+    std::size_t different = 0;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < result.state.size(); ++i)
+        if (std::memcmp(&result.state[i], &reference.state[i], sizeof(float)) != 0 && different++ == 0)
+            first = i;
+    ADD_FAILURE() << different << " of " << result.state.size() << " values differ, first number " << first
+                  << ": " << result.state[first] << " in place of " << reference.state[first];
+}
+
+void collective_check(Communicator const& world, Case const& c, int slots) {
+    if (c.num_replicas < world.size()) return;
+    SCOPED_TRACE(testing::Message() << c << ", " << slots << " slots, rank " << world.rank() << " of "
+                                    << world.size() << " on " << world.num_hosts() << " hosts");
+    Result const& reference = collective_reference(world, c);
+    expect_same(collective_train(world, c, slots), reference);
+}
+
+/// Hosts of so many ranks, in turn: {1, 3} is 1, 3, 1, 3 ... ranks.
+HostOf hosts_of_sizes(std::vector<int> const& sizes) {
+    return [sizes](int rank) {
+        int host = 0;
+        for (int first = 0;; ++host) {
+            first += sizes[static_cast<std::size_t>(host) % sizes.size()];
+            if (rank < first) return host;
+        }
+    };
+}
+
+TEST(TrainingBits, OnOneHost) {
+    Communicator const world = Communicator::collective_world();
+    for (int num_replicas : {4, 5, 6})
+        for (int slots : {1, 3}) collective_check(world, {num_replicas}, slots);
+}
+
+TEST(TrainingBits, OnSeveralHosts) {
+    int size = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (std::vector<int> const& sizes :
+         {std::vector{1}, std::vector{2}, std::vector{1, 3}, std::vector{3, 1}, std::vector{2, 1}}) {
+        Communicator const world = Communicator::collective_world(hosts_of_sizes(sizes));
+        if (world.num_hosts() == 1) continue;  // too few ranks: done above
+        for (int num_replicas : {4, 5, 6})
+            collective_check(world, {num_replicas}, 1 + (num_replicas + sizes.front()) % 2);
+    }
+}
+
+TEST(TrainingBits, OnHostsThatTheRanksWereDealtTo) {
+    Communicator const world = Communicator::collective_world([](int rank) { return rank % 2; });
+    for (int num_replicas : {5, 6}) collective_check(world, {num_replicas}, 1);
+}
+
+TEST(TrainingBits, OfADeeperNetworkAndOfSeveralThreads) {
+    Communicator const world = Communicator::collective_world();
+    collective_check(world, {.num_replicas = 6, .depth = 34}, 2);
+    collective_check(world, {.num_replicas = 4, .threads = 2}, 2);
+}
+
+/// A comparison that accepts everything would pass all of the above.
+TEST(TrainingBits, OfAnotherRunAreOthers) {
+    if (world_rank() != 0) return;
+    auto const state = [](Case const& c) { return collective_train(Communicator(), c, 1).state; };
+    std::vector<float> const seed_1 = state({.num_replicas = 4, .seed = 1});
+    EXPECT_EQ(seed_1, state({.num_replicas = 4, .seed = 1}));
+    EXPECT_NE(seed_1, state({.num_replicas = 4, .seed = 2}));
+    EXPECT_NE(seed_1, state({.num_replicas = 5, .seed = 1}));
+}
+
+TEST(GradientMemory, OfOneRankWithManyReplicasGrowsWithTheDepthOfTheTree) {
+    if (world_rank() != 0) return;
+    Communicator const alone;
+    for (int slots : {1, 2, 4, 8}) {
+        TrainingEngine engine = collective_make_engine(alone, {.num_replicas = 16}, slots);
+        EXPECT_LE(engine.exchange().plan().num_buffers, slots + 4 + 1) << slots << " slots, log2(16) = 4";
+    }
+}
+
+TEST(EvaluationBits, AreThoseOfOneRank) {
+    for (std::vector<int> const& sizes : {std::vector{6}, std::vector{1}, std::vector{2, 1}}) {
+        Communicator const world = Communicator::collective_world(hosts_of_sizes(sizes));
+        for (int slots : {1, 2}) {
+            Case const c{.num_replicas = 6};
+            TrainingEngine engine = collective_make_engine(world, c, slots);
+            engine.initialize(world, 3);
+            for (auto const& [size, batch] :
+                 {std::pair{31, 4}, std::pair{7, 1}, std::pair{3, 1}, std::pair{2, 128}, std::pair{1, 1}}) {
+                SCOPED_TRACE(testing::Message()
+                             << size << " samples in batches of " << batch << ", " << world.size()
+                             << " ranks on " << world.num_hosts() << " hosts, slots " << slots);
+                data::TrainAndTest const sets = data::synthetic_datasets(size);
+                EvaluationSums expected;
+                if (world.rank() == 0) {
+                    Communicator const alone;
+                    TrainingEngine one = collective_make_engine(alone, c, 1);
+                    one.initialize(alone, 3);
+                    expected = collective_evaluate(alone, one.slots(), *sets.train,
+                                                   data::cifar10_normalization(), batch);
+                }
+                world.broadcast(std::as_writable_bytes(std::span(&expected, 1)), 0);
+                EvaluationSums const sums = collective_evaluate(world, engine.slots(), *sets.train,
+                                                                data::cifar10_normalization(), batch);
+                EXPECT_EQ(sums.count, size);
+                EXPECT_EQ(sums.correct, expected.correct);
+                EXPECT_EQ(sums.loss, expected.loss);
+                EXPECT_TRUE(std::isfinite(sums.loss) && sums.loss > 0);
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace holdfast::train

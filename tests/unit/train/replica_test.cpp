@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/replica.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/random_floats.hpp"
+#include "support/small_training.hpp"
+#include "train/compute_thread.hpp"
+
+namespace holdfast::train {
+namespace {
+
+using data::ReplicaBatch;
+using test::equal_bytes;
+using test::image_shape;
+using test::random_batch;
+
+class ReplicaTest : public testing::Test {
+  protected:
+    ReplicaTest() { prepare_compute_thread(1); }
+
+    /// By a replica that has computed nothing before, unless one is passed.
+    std::vector<float> trained(ReplicaBatch const& batch, float weight, Replica* replica = nullptr) {
+        std::vector<float> buffer(layout().num_floats);
+        Replica fresh(small_.network, small_.tensors);
+        (replica != nullptr ? *replica : fresh)
+            .train(batch, image_shape, weight, buffer, GradientWrite::overwrite);
+        return buffer;
+    }
+
+    model::FlatLayout const& layout() const { return small_.network.layout; }
+    float tail(std::vector<float> const& buffer, Tail index) const {
+        return buffer[layout().tail_begin + index];
+    }
+    void make_logits_the_bias() { std::ranges::fill(small_.parameter("fc.weight"), 0.0f); }
+
+    test::SmallNetwork small_;
+};
+
+TEST_F(ReplicaTest, FillsEveryPartOfTheBuffer) {
+    std::vector<float> const buffer = trained(random_batch(4, 1), 1.0f);
+    for (auto const* part : {&layout().parameters, &layout().running_variances})
+        for (model::FlatTensor const& tensor : *part) {
+            std::span<float const> const values = std::span(buffer).subspan(tensor.offset, tensor.size);
+            EXPECT_TRUE(std::ranges::any_of(values, [](float value) { return value != 0.0f; }))
+                << tensor.name;
+        }
+    EXPECT_EQ(tail(buffer, tail_count), 4.0f);
+    EXPECT_EQ(tail(buffer, tail_not_finite), 0.0f);
+    EXPECT_EQ(tail(buffer, tail_stop), 0.0f);
+}
+
+TEST_F(ReplicaTest, GradientsLieWhereTheLayoutSays) {
+    // Without fc.weight all samples have the same logits: d loss / d bias_k is the softmax of the bias less the share of class k.
+    make_logits_the_bias();
+    std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
+    ReplicaBatch batch = random_batch(4, 0);
+    batch.labels_N = {0, 0, 3, 9};
+    std::vector<float> const buffer = trained(batch, 0.5f);
+    model::FlatTensor const& bias = layout().parameters.back();
+    ASSERT_EQ(bias.name, "fc.bias");
+    for (std::size_t k = 0; k < 10; ++k) {
+        float const share = k == 0 ? 0.5f : k == 3 || k == 9 ? 0.25f : 0.0f;
+        EXPECT_NEAR(buffer[bias.offset + k], 0.5f * (0.1f - share), 1e-6f) << k;
+    }
+    EXPECT_NEAR(tail(buffer, tail_loss), 0.5 * std::log(10.0), 1e-6);
+    // fc.weight is 0, so nothing flows back beyond it.
+    model::FlatTensor const& stem = layout().parameters.front();
+    for (std::size_t i = 0; i < stem.size; ++i) EXPECT_EQ(buffer[stem.offset + i], 0.0f);
+}
+
+TEST_F(ReplicaTest, CountsWhatItGotRight) {
+    make_logits_the_bias();
+    std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
+    small_.parameter("fc.bias")[7] = 1.0f;
+    ReplicaBatch batch = random_batch(5, 0);
+    batch.labels_N = {7, 1, 7, 7, 0};
+    EXPECT_EQ(tail(trained(batch, 1.0f), tail_correct), 3.0f);
+}
+
+TEST_F(ReplicaTest, TheWeightScalesGradientStatisticsAndLossButNoCounts) {
+    ReplicaBatch const batch = random_batch(3, 1);
+    std::vector<float> const whole = trained(batch, 1.0f);
+    std::vector<float> quarter = trained(batch, 0.25f);
+    for (std::size_t i = 0; i <= layout().tail_begin; ++i) quarter[i] *= 4;  // exact: a power of two
+    static_assert(tail_loss == 0);
+    EXPECT_TRUE(equal_bytes(quarter, whole));
+}
+
+TEST_F(ReplicaTest, IsAFunctionOfItsBatch) {
+    Replica replica(small_.network, small_.tensors);
+    std::vector<float> const first = trained(random_batch(4, 1), 0.3f, &replica);
+    for (std::uint32_t seed = 2; seed < 5; ++seed) trained(random_batch(seed, seed), 0.3f, &replica);
+    EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f, &replica), first));
+    EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f), first));
+    EXPECT_FALSE(equal_bytes(trained(random_batch(4, 2), 0.3f), first));
+}
+
+TEST_F(ReplicaTest, ChangesNeitherParametersNorRunningStatistics) {
+    std::vector<float> const before = small_.memory;
+    trained(random_batch(4, 1), 1.0f);
+    EXPECT_TRUE(equal_bytes(small_.memory, before));
+}
+
+TEST_F(ReplicaTest, AnEmptyBatchIsZeroEverywhere) {
+    Replica replica(small_.network, small_.tensors);
+    std::vector<float> buffer = test::random_floats(layout().num_floats, 1);
+    buffer[3] = std::numeric_limits<float>::quiet_NaN();
+    replica.train({}, image_shape, 0.0f, buffer, GradientWrite::overwrite);
+    EXPECT_TRUE(equal_bytes(buffer, std::vector<float>(layout().num_floats)));  // +0: a byte for byte zero
+}
+
+TEST_F(ReplicaTest, AnEmptyBatchAddsPlusZero) {
+    Replica replica(small_.network, small_.tensors);
+    std::vector<float> buffer = test::random_floats(layout().num_floats, 1);
+    for (std::size_t i = 0; i < buffer.size(); i += 5) buffer[i] = -0.0f;
+    std::vector<float> expected = buffer;
+    for (std::size_t i = 0; i < buffer.size(); i += 5) expected[i] = 0.0f;
+    replica.train({}, image_shape, 0.0f, buffer, GradientWrite::add);
+    EXPECT_TRUE(equal_bytes(buffer, expected));
+}
+
+TEST_F(ReplicaTest, AddingHasTheBitsOfALeafWrittenFirstAndAddedLater) {
+    ReplicaBatch const left = random_batch(3, 1);
+    ReplicaBatch const right = random_batch(2, 2);
+    std::vector<float> expected = trained(left, 0.6f);
+    std::vector<float> const leaf = trained(right, 0.4f);
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += leaf[i];
+
+    std::vector<float> buffer(layout().num_floats);
+    Replica replica(small_.network, small_.tensors);
+    replica.train(left, image_shape, 0.6f, buffer, GradientWrite::overwrite);
+    replica.train(right, image_shape, 0.4f, buffer, GradientWrite::add);
+    EXPECT_TRUE(equal_bytes(buffer, expected));
+    EXPECT_EQ(tail(buffer, tail_count), 5.0f);
+}
+
+TEST_F(ReplicaTest, SaysThatItIsNotFinite) {
+    for (float const bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        ReplicaBatch batch = random_batch(3, 1);
+        batch.images_NCHW[2000] = bad;
+        EXPECT_EQ(tail(trained(batch, 1.0f), tail_not_finite), 1.0f);
+    }
+    small_.parameter("layer3.0.conv1.weight")[0] = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(tail(trained(random_batch(3, 1), 1.0f), tail_not_finite), 1.0f);
+}
+
+TEST_F(ReplicaTest, NothingOfANaNIsLeftInTheNextStep) {
+    Replica replica(small_.network, small_.tensors);
+    ReplicaBatch bad = random_batch(3, 1);
+    bad.images_NCHW[2000] = std::numeric_limits<float>::quiet_NaN();
+    trained(bad, 1.0f, &replica);
+    ReplicaBatch const good = random_batch(3, 2);
+    std::vector<float> const after = trained(good, 1.0f, &replica);
+    EXPECT_EQ(tail(after, tail_not_finite), 0.0f);
+    EXPECT_TRUE(equal_bytes(after, trained(good, 1.0f)));
+}
+
+TEST_F(ReplicaTest, EvaluationUsesTheRunningStatisticsAndCountsEachSample) {
+    Replica replica(small_.network, small_.tensors);
+    ReplicaBatch const batch = random_batch(5, 1);
+    std::vector<float> const before = small_.memory;
+    EvaluationSums const sums = replica.evaluate(batch, image_shape);
+    EXPECT_TRUE(equal_bytes(small_.memory, before));
+    EXPECT_EQ(sums.count, 5);
+
+    // Each sample alone gives the same loss: there are no batch statistics in it.
+    EvaluationSums alone;
+    for (std::size_t n = 0; n < 5; ++n) {
+        ReplicaBatch one;
+        auto const values = static_cast<std::ptrdiff_t>(image_shape.num_values());
+        auto const begin = batch.images_NCHW.begin() + static_cast<std::ptrdiff_t>(n) * values;
+        one.samples = {batch.samples[n]};
+        one.labels_N = {batch.labels_N[n]};
+        one.images_NCHW.assign(begin, begin + values);
+        EvaluationSums const of_one = replica.evaluate(one, image_shape);
+        alone.loss += of_one.loss;
+        alone.correct += of_one.correct;
+        alone.count += of_one.count;
+    }
+    EXPECT_NEAR(alone.loss, sums.loss, 1e-5 * sums.loss);
+    EXPECT_EQ(alone.correct, sums.correct);
+    EXPECT_EQ(alone.count, 5);
+
+    std::ranges::fill(small_.tensors.statistics, 2.0f);
+    EXPECT_NE(replica.evaluate(batch, image_shape).loss, sums.loss);
+}
+
+TEST_F(ReplicaTest, EvaluationSumsTheLosses) {
+    make_logits_the_bias();
+    std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
+    ReplicaBatch batch = random_batch(4, 0);
+    batch.labels_N = {0, 0, 5, 0};
+    EvaluationSums const sums = Replica(small_.network, small_.tensors).evaluate(batch, image_shape);
+    EXPECT_NEAR(sums.loss, 4 * std::log(10.0), 1e-5);
+    EXPECT_EQ(sums.correct, 3);  // the first of equal logits wins
+}
+
+}  // namespace
+}  // namespace holdfast::train
