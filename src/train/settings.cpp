@@ -63,6 +63,12 @@ void check_ranges(Settings const& settings) {
     one_of("tail", settings.tail, {"exact", "pad"});
     if (settings.reduction == "fast" && settings.device != "cuda")
         problems.push_back("--reduction fast is for GPUs (on CPUs exact is the faster one); leave it away");
+    // Settings are stored as JSON, which is UTF-8.
+    try {
+        Json(settings.data).dump();
+    } catch (Json::type_error const&) {
+        problems.push_back(fmt::format("--data is '{}', must be UTF-8", settings.data));
+    }
     // The engine of the epoch order takes 32 bits, as torch's CPU generator does.
     if (settings.seed > std::numeric_limits<std::uint32_t>::max() - settings.epochs)
         problems.push_back(fmt::format("--seed is {}, seed + epochs must fit 32 bits", settings.seed));

@@ -135,6 +135,7 @@ TEST(CheckRanges, NamesTheFlagAndItsValue) {
         {[](Settings& s) { s.model = "resnet50"; }, {"--model", "'resnet50'", "resnet18, resnet34"}},
         {[](Settings& s) { s.reduction = ""; }, {"--reduction", "''", "exact, fast"}},
         {[](Settings& s) { s.tail = "drop"; }, {"--tail", "'drop'", "exact, pad"}},
+        {[](Settings& s) { s.data = "/data/\xff.h5"; }, {"--data", "\xff.h5", "UTF-8"}},
     };
     for (Case const& one : cases) {
         Settings settings;
