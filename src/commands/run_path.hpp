@@ -9,6 +9,12 @@
 
 namespace holdfast::commands {
 
+/// Throws Error(do_not_requeue) if there is neither a file nor a folder.
+bool is_run_directory(std::string const& file_or_run);
+
+/// Throws Error(do_not_requeue) unless the run has a checkpoint.
+void require_checkpoint(bool has_one, std::string const& run);
+
 /// The file itself, or the newest good checkpoint of the run. Throws Error(do_not_requeue) if there is none.
 checkpoint::CheckpointFile open_checkpoint(std::string const& file_or_run);
 

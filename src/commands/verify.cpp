@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +11,7 @@
 #include "checkpoint/checkpoint_image.hpp"
 #include "checkpoint/checkpoint_store.hpp"
 #include "commands/commands.hpp"
+#include "commands/run_path.hpp"
 #include "core/error.hpp"
 
 namespace holdfast::commands {
@@ -40,15 +40,11 @@ Verdict verify(fs::path const& path) {
     return verdict;
 }
 
-std::vector<fs::path> checkpoints_of(fs::path const& file_or_run) {
-    std::error_code error;  // a loop of links exists for nobody
-    require(fs::exists(file_or_run, error), ExitCode::do_not_requeue,
-            "{} does not exist; give a checkpoint file or a run directory", file_or_run.string());
-    if (!fs::is_directory(file_or_run)) return {file_or_run};
+std::vector<fs::path> checkpoints_of(std::string const& file_or_run) {
+    if (!is_run_directory(file_or_run)) return {file_or_run};
     std::vector<fs::path> paths;
     for (auto const& entry : checkpoint::CheckpointStore(file_or_run).list()) paths.push_back(entry.path);
-    require(!paths.empty(), ExitCode::do_not_requeue,
-            "{} holds no checkpoint (no checkpoints/step-*.h5); give a run directory", file_or_run.string());
+    require_checkpoint(!paths.empty(), file_or_run);
     return paths;
 }
 

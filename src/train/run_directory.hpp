@@ -35,7 +35,6 @@ class RunDirectory {
 
     report::MetricsLog& metrics() { return metrics_; }
     std::filesystem::path const& path() const { return path_; }
-    checkpoint::CheckpointStore const& store() const { return store_; }
     std::int64_t launch() const { return launch_; }
 
   private:
