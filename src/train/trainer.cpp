@@ -16,6 +16,7 @@
 #include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
 #include "train/gradient_copy.hpp"
+#include "train/replica_check.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -92,6 +93,7 @@ Outcome Trainer::run() {
         bool const is_due = (options_.save_every_steps > 0 && state.step % options_.save_every_steps == 0) ||
                             (options_.save_every_epochs > 0 &&
                              state.step % (options_.save_every_epochs * state.steps_per_epoch) == 0);
+        collective_check_if_due(is_due || result.stop_requested || state.step == end);
         if (is_due || (result.stop_requested && state.step < end)) {
             bar.clear();
             collective_save();
@@ -202,6 +204,14 @@ report::ProgressState Trainer::progress() const {
 EvaluationSums Trainer::collective_evaluate_state() {
     return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
                                parts_.state.settings.eval_batch_size);
+}
+
+void Trainer::collective_check_if_due(bool is_save_due) {
+    // Before every save too, or what the next comparison finds would be in a checkpoint already.
+    std::int64_t const every = options_.check_replicas_every;
+    if (every > 0 && (is_save_due || parts_.state.step % every == 0))
+        collective_check_replicas(parts_.communicator, parts_.state, saved_step_, parts_.train_set,
+                                  parts_.test_set);
 }
 
 void Trainer::collective_save() {

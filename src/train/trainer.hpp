@@ -21,6 +21,8 @@ namespace holdfast::train {
 struct LaunchOptions {
     std::int64_t save_every_epochs = 1;  ///< 0: only at the end
     std::int64_t save_every_steps = 0;   ///< 0: only at epoch ends
+    std::int64_t check_replicas_every =
+        0;  ///< steps between comparisons of all ranks' state and data; 0: never
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
@@ -62,6 +64,7 @@ class Trainer {
     report::ProgressState progress() const;
     EvaluationSums collective_evaluate_state();
     void collective_save();
+    void collective_check_if_due(bool is_save_due);
     void collective_log_indices(data::StepBatch const& batch);
 
     TrainerParts parts_;
