@@ -24,6 +24,7 @@
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
 #include "train/compute_thread.hpp"
+#include "train/gradient_copy.hpp"
 #include "train/numeric_fingerprint.hpp"
 #include "train/trainer.hpp"
 #include "train/training_engine.hpp"
@@ -76,10 +77,13 @@ void print_start(Communicator const& world, Preparation const& ready, TrainOptio
 }
 
 void print_finished(FoundRun const& found, train::Settings const& settings, TrainOptions const& options) {
+    std::int64_t const end = train::end_step(settings, found.steps_per_epoch);
+    std::string const done =
+        found.step > end ? fmt::format("{} steps are done, more than the {} now asked for", found.step, end)
+                         : fmt::format("{} of {} steps done", found.step, end);
     log::info(
-        "The run in {} is finished: {} of {} steps done. Raise --epochs or --max-steps to go on, or choose "
-        "another --run.",
-        options.run, found.step, train::end_step(settings, found.steps_per_epoch));
+        "The run in {} is finished: {}. Raise --epochs or --max-steps to go on, or choose another --run.",
+        options.run, done);
     if (found.test_count > 0)
         log::info("{}", report::test_line(train::log_device, static_cast<double>(found.test_correct) /
                                                                  static_cast<double>(found.test_count)));
@@ -155,6 +159,7 @@ ExitCode stopped_early() {
 }
 
 ExitCode train_run(Communicator const& world, TrainOptions const& options) {
+    collective_require_same_program(world);
     collective_require_same(world, "command lines", options.command_text);
     FoundRun const found = collective_find_run(world, options);
     train::Settings settings = collective_resume_settings(world, options, found);
@@ -185,8 +190,15 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     if (!found.exists) {
         engine.initialize(world, static_cast<std::uint64_t>(ready.settings.seed));
         world.agree([&] {
-            if (ready.init_file && world.local_rank() == 0)
-                train::load_weights(*ready.init_file, *state.layout, state.tensors);
+            if (!ready.init_file || world.local_rank() != 0) return;
+            train::load_weights(*ready.init_file, *state.layout, state.tensors);
+            require(
+                train::all_finite(state.tensors.parameters) && train::all_finite(state.tensors.statistics),
+                ExitCode::do_not_requeue,
+                "--init-from {}: a weight or running statistic is NaN or infinite (training would only "
+                "spread it); "
+                "give another file",
+                options.init_from);
         });
     }
 
@@ -272,6 +284,11 @@ Action add_train(CLI::App& app) {
     command
         ->add_option("--stop-after-minutes", options->stop_after_minutes,
                      "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option("--check-replicas-every", options->launch.check_replicas_every,
+                     "Compare all ranks' state and data every N steps and before saving (0: no)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")

@@ -62,6 +62,9 @@ bool collective_stop_requested(parallel::Communicator const& world);
 /// Collective. All ranks must say the same, line by line; throws AgreedError with the first line that differs.
 void collective_require_same(parallel::Communicator const& world, char const* what, std::string const& mine);
 
+/// Collective. All ranks must run the same binary with the same versions of LibTorch, MPI and NCCL.
+void collective_require_same_program(parallel::Communicator const& world);
+
 /// Collective. Looks at the run without owning or changing it.
 FoundRun collective_find_run(parallel::Communicator const& world, TrainOptions const& options);
 
