@@ -26,13 +26,14 @@ from holdfast_run import checkpoints, last_step, narrow  # noqa: E402
 
 REPLICAS = 5
 STEPS_PER_EPOCH = 10
+MAX_STEPS = 3  # after which a launch is to be killed
 TARGETS = ("one rank", "all ranks", "mpirun")
 MOMENTS = ("while a checkpoint is written", "at a random step", "during the start")
 
 
 def flags(kills: int) -> list[str]:
-    """More steps than the kills can use up: each comes within 6 steps of a start."""
-    epochs = kills * 6 // STEPS_PER_EPOCH + 2
+    """More steps than the kills can use up."""
+    epochs = kills * (MAX_STEPS + 1) // STEPS_PER_EPOCH + 2
     return narrow("synthetic:150", epochs=epochs, save_every_steps=1, lr_step_size=epochs // 2)
 
 
@@ -77,7 +78,7 @@ class Campaign:
             if moment == "during the start":
                 time.sleep(self.random.uniform(0, 1))
             else:
-                wanted = before + self.random.randint(1, 6)
+                wanted = before + self.random.randint(1, MAX_STEPS)
                 launch.wait_for("its step", lambda: last_step(self.run) >= wanted)
             if moment == "while a checkpoint is written":
                 while not stop_while_writing(launch, self.run, pids[0]):
@@ -96,9 +97,13 @@ class Campaign:
             raise AssertionError(f"survived a kill of {target} {moment}: {ended}")
         self.counts[target, moment] += 1
 
-    def check(self) -> None:
-        ended = holdfast_run.run("train", *self.flags, "--run", self.run, ranks=self.random.randint(1, REPLICAS))
+    def train_to_the_end(self, run: Path, ranks: int) -> None:
+        launch = holdfast_run.start("train", *self.flags, "--run", run, ranks=ranks)
+        ended = launch.finish(timeout_s=holdfast_run.HANG_S + 2 * self.kills)
         assert ended.code == 0, ended
+
+    def check(self) -> None:
+        self.train_to_the_end(self.run, ranks=self.random.randint(1, REPLICAS))
         verified = holdfast_run.run("verify", self.run)
         assert verified.code == 0, verified
         left = [path.name for path in self.run.glob("**/*") if path.name.endswith((".tmp", ".bad"))]
@@ -112,8 +117,7 @@ class Campaign:
 
     def go(self) -> None:
         print(f"{self.kills} kills, seed {self.seed}", flush=True)
-        ended = holdfast_run.run("train", *self.flags, "--run", self.undisturbed, ranks=2)
-        assert ended.code == 0, ended
+        self.train_to_the_end(self.undisturbed, ranks=2)
         for number in range(1, self.kills + 1):
             self.kill_once()
             if number % 10 == 0:
