@@ -45,7 +45,7 @@ std::unique_ptr<CheckpointFile> collective_read_init(Communicator const& world, 
     if (path.empty()) return nullptr;
     std::vector<std::byte> bytes;
     world.agree([&] {
-        if (world.rank() == 0) bytes = checkpoint::read_file(path, checkpoint::max_checkpoint_bytes);
+        if (world.rank() == 0) bytes = checkpoint::read_checkpoint_bytes(path, checkpoint::Trailer::optional);
     });
     bytes = collective_broadcast_bytes(world, std::move(bytes));
     std::unique_ptr<CheckpointFile> file;

@@ -119,8 +119,11 @@ RunDirectory::Written RunDirectory::write(Snapshot const& snapshot) {
     row["end_step"] = snapshot.step;
     row["epoch"] = snapshot.epoch;
     row["digest"] = own_digest;
-    store_.commit(snapshot.step, bytes, ownership_.temp_dir(),
-                  [&] { checkpoint::append_line_durably(path_ / "ledger.jsonl", row.dump()); });
+    store_.commit(snapshot.step, bytes, ownership_.temp_dir(), [&] {
+        // A process that stood while it was written off must not add a row when it wakes.
+        require_ownership();
+        checkpoint::append_line_durably(path_ / "ledger.jsonl", row.dump());
+    });
     Written written{{}, own_digest, nullptr};
     try {
         checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());

@@ -175,10 +175,12 @@ def checkpoints(run_dir: Path) -> dict[int, Path]:
 def last_step(run_dir: Path) -> int:
     """The last step that metrics.jsonl tells of, -1 before the first."""
     try:
-        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            rows = file.read().decode()
     except FileNotFoundError:
         return -1
-    steps = re.findall(r'"step":(\d+),"event":"step"', "\n".join(lines))
+    steps = re.findall(r'"step":(\d+),"event":"step"', rows)
     return int(steps[-1]) if steps else -1
 
 
