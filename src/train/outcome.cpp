@@ -23,7 +23,7 @@ std::string to_json(LaunchOutcome const& outcome) {
 }
 
 std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir) {
-    std::ifstream file(run_dir / "outcome.json");
+    std::ifstream file(run_dir / outcome_file);
     std::string const text((std::istreambuf_iterator<char>(file)), {});
     try {
         nlohmann::json const json = nlohmann::json::parse(text);

@@ -23,6 +23,8 @@ struct LaunchOutcome {
     std::int64_t launches_without_progress = 0;
 };
 
+inline constexpr char outcome_file[] = "outcome.json";
+
 std::string to_json(LaunchOutcome const& outcome);
 /// Empty where there is none, or none that can be read.
 std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir);

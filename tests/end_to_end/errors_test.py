@@ -93,11 +93,11 @@ class Arguments(ErrorsTest):
             "fast reduction on CPUs": (narrow(reduction="fast"), 2, ["--reduction fast"]),
             "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
         }
-        before = holdfast_run.files_below(run)
+        before = holdfast_run.result_below(run)
         for situation, (arguments, code, words) in table.items():
             with self.subTest(situation):
                 self.assert_train_fails(arguments, code, *words)
-        self.assertEqual(holdfast_run.files_below(run), before, "a refused launch changed the run")
+        self.assertEqual(holdfast_run.result_below(run), before, "a refused launch changed the run")
 
     def test_reading_commands_of_what_cannot_be_a_path(self):
         loop = self.folder / "loop"

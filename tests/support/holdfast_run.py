@@ -200,6 +200,11 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+def result_below(run_dir: Path) -> dict[str, bytes]:
+    """All files of a run but what even a refused launch leaves: its outcome, and the number it had."""
+    return {name: content for name, content in files_below(run_dir).items() if name not in ("outcome.json", "last-writer")}
+
+
 class TestCase(unittest.TestCase):
     """Gives each test an empty folder of its own, and each class one for what its tests share."""
 
