@@ -46,6 +46,8 @@ class CheckpointImage {
     /// The finished file, valid until the next save. Builds the structure again if a field, type or shape has
     /// changed.
     std::span<std::byte const> save(Visit const& visit);
+    /// Of what was copied last.
+    Digest parameters_digest() const;
 
   private:
     struct Slot {
@@ -88,6 +90,9 @@ class StateDigester : public StateArchive {
 Digest state_digest(Visit const& visit);
 /// Over the parameters alone.
 Digest parameters_digest(Visit const& visit);
+
+/// As CheckpointFile::file_digest, of the bytes of a finished file.
+Digest file_digest(std::span<std::byte const> file);
 
 enum class Trailer {
     required,  ///< a checkpoint

@@ -44,6 +44,13 @@ void visit_column(checkpoint::StateArchive& archive, char const* name, std::vect
     for (std::size_t i = 0; i < rows.size(); ++i) member(rows[i]) = column[i];
 }
 
+std::vector<report::EpochRow> rows_of(checkpoint::CheckpointFile const& file) {
+    std::size_t num_rows = 0;
+    for (hdf5::DatasetInfo const& info : file.datasets())
+        if (info.path == "/history/epoch") num_rows = info.num_elements();
+    return std::vector<report::EpochRow>(num_rows);
+}
+
 report::TestResult& test_of(report::EpochRow& row) {
     if (!row.test) row.test.emplace();
     return *row.test;
@@ -99,12 +106,15 @@ void RunState::visit(checkpoint::StateArchive& archive) {
 }
 
 void RunState::load(checkpoint::CheckpointFile const& file) {
-    std::int64_t num_rows = 0;
-    for (hdf5::DatasetInfo const& info : file.datasets())
-        if (info.path == "/history/epoch") num_rows = static_cast<std::int64_t>(info.num_elements());
-    history.resize(static_cast<std::size_t>(num_rows));
+    history = rows_of(file);
     file.load([this](checkpoint::StateArchive& archive) { visit(archive); });
     settings = settings_from_json(file.text("/settings/json"), file.name());
+}
+
+std::vector<report::EpochRow> history_of(checkpoint::CheckpointFile const& file) {
+    std::vector<report::EpochRow> rows = rows_of(file);
+    file.load([&](checkpoint::StateArchive& archive) { visit_history(archive, rows); }, {"/history"});
+    return rows;
 }
 
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
