@@ -70,7 +70,7 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         CheckpointFile const file(bytes, options.resume);
         if (!newest || newest->step < file.integer(checkpoint::step_path)) {
             state.load(file);
-            run_directory.save(state);
+            run_directory.save_import(state, file);
         }
     }
     auto newest = run_directory.read_newest_good();
@@ -157,7 +157,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     std::vector<std::byte> bytes;
     world.agree([&] {
         if (world.rank() != 0) return;
-        run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
+        run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep,
+                                                              ready.table.host_names(), world.size());
         log::open_file((run_directory->path() / "train.log").string());
         bytes = begin_or_continue(*run_directory, state, options);
     });
@@ -228,6 +229,12 @@ Action add_train(CLI::App& app) {
     command
         ->add_option("--save-every-steps", options->launch.save_every_steps,
                      "Checkpoint every N steps too (0: no)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option(
+            "--digest-every", options->launch.digest_every_steps,
+            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")

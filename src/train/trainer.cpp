@@ -32,6 +32,8 @@ double accuracy_of(std::int64_t correct, std::int64_t count) {
 
 double accuracy_of(EvaluationSums const& sums) { return accuracy_of(sums.correct, sums.count); }
 
+}  // namespace
+
 data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange replicas) {
     data::LoaderPlan plan;
     plan.seed = static_cast<std::uint64_t>(state.settings.seed);
@@ -44,8 +46,6 @@ data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange repli
     plan.end_step = end_step(state.settings, state.steps_per_epoch);
     return plan;
 }
-
-}  // namespace
 
 std::int64_t end_step(Settings const& settings, std::int64_t steps_per_epoch) {
     std::int64_t const all_epochs = settings.epochs * steps_per_epoch;
@@ -84,6 +84,11 @@ Outcome Trainer::run() {
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
+        // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
+        // rank 0.
+        if (parts_.run_directory && options_.digest_every_steps > 0 &&
+            state.step % options_.digest_every_steps == 0)
+            parts_.run_directory->record_digest(state);
 
         if (state.step % state.steps_per_epoch == 0) {
             bar.clear();

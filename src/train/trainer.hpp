@@ -19,8 +19,9 @@ namespace holdfast::train {
 
 /// Of this launch; another value gives the same result.
 struct LaunchOptions {
-    std::int64_t save_every_epochs = 1;  ///< 0: only at the end
-    std::int64_t save_every_steps = 0;   ///< 0: only at epoch ends
+    std::int64_t save_every_epochs = 1;   ///< 0: only at the end
+    std::int64_t save_every_steps = 0;    ///< 0: only at epoch ends
+    std::int64_t digest_every_steps = 0;  ///< 0: no digests in the ledger but those of checkpoints
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
@@ -46,6 +47,9 @@ enum class Outcome {
 
 /// Steps after which the run is finished: its epochs, or fewer by --max-steps.
 std::int64_t end_step(Settings const& settings, std::int64_t steps_per_epoch);
+
+/// From state.step to the end of the run.
+data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange replicas);
 
 class Trainer {
   public:
