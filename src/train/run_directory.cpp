@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_directory.hpp"
 
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -24,6 +26,13 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Processor time of this thread so far. The writer thread lives for one save.
+double thread_seconds() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 /// Creates RUN and RUN/checkpoints, and gives RUN back.
@@ -74,12 +83,52 @@ std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good() {
     return newest;
 }
 
-void RunDirectory::save(RunState& state) {
+void RunDirectory::start_save(RunState& state) {
     LedgerRow row;
     row.kind = parent_digest_.empty() ? RowKind::start : RowKind::checkpoint;
     row.parent = parent_digest_;
     row.first = parent_position_;
-    save(state, std::move(row));
+    start_save(state, std::move(row));
+}
+
+void RunDirectory::start_save(RunState& state, LedgerRow row) {
+    assert(!writing_.valid());
+    Snapshot snapshot;
+    snapshot.start = Clock::now();
+    auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
+    if (!image_) image_ = std::make_unique<checkpoint::CheckpointImage>(visit);
+    image_->copy(visit);
+    row.end = position_of(state);
+    snapshot.row = std::move(row);
+    snapshot.metrics_csv = report::metrics_csv(state.history);
+    snapshot.config_json = to_json(state.settings) + "\n";
+    copied_position_ = snapshot.row.end;
+    copied_epochs_ = state.history.size();
+    snapshot.blocked_s = seconds_since(snapshot.start);
+    writing_ = std::async(std::launch::async, [this, snapshot] { return write(snapshot); });
+}
+
+bool RunDirectory::is_saving() const {
+    return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+std::optional<SaveTimes> RunDirectory::finish_save() {
+    if (!writing_.valid()) return std::nullopt;
+    Written const written = writing_.get();
+    parent_digest_ = written.digest;
+    parent_position_ = copied_position_;
+    saved_epochs_ = copied_epochs_;
+    if (written.trouble_afterwards) std::rethrow_exception(written.trouble_afterwards);
+    SaveTimes const& times = written.times;
+    metrics_.append(
+        parent_position_.step, "save",
+        {{"blocked_s", times.blocked_s}, {"durable_s", times.durable_s}, {"busy_s", times.busy_s}});
+    return times;
+}
+
+void RunDirectory::save(RunState& state) {
+    start_save(state);
+    finish_save();
 }
 
 void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const& original) {
@@ -88,34 +137,52 @@ void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const
     row.parent = original.file_digest().hex();
     row.source = original.name();
     row.first = position_of(state);
-    save(state, std::move(row));
+    start_save(state, std::move(row));
+    finish_save();
 }
 
-void RunDirectory::save(RunState& state, LedgerRow row) {
-    Clock::time_point const start = Clock::now();
-    auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-    if (!image_) image_ = std::make_unique<checkpoint::CheckpointImage>(visit);
-    std::span<std::byte const> const bytes = image_->save(visit);
-    row.end = position_of(state);
+RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
+    LedgerRow& row = snapshot.row;
+    // Finite gradients can still overflow in the update itself.
+    std::string const not_finite = image_->find_not_finite();
+    require(not_finite.empty(), ExitCode::do_not_requeue,
+            "step {}: {} holds NaN or infinity (a checkpoint of it would be useless); the checkpoint of step "
+            "{} is "
+            "good; try a smaller --lr",
+            row.end.step, not_finite, parent_position_.step);
+    std::span<std::byte const> const bytes = image_->seal();
     row.digest = checkpoint::file_digest(bytes).hex();
     row.parameters = image_->parameters_digest().hex();
     bool has_row = false;
-    store_.commit(state.step, bytes, ownership_.temp_dir(), [&] {
+    store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
         ledger_.append(row);
         has_row = true;
     });
-    // A file of the same state was there and stays, so it is what the next one goes on from.
-    parent_digest_ = has_row ? row.digest : digest_of_file(store_.path_of(state.step));
-    parent_position_ = row.end;
-    checkpoint::write_file_durably(path_ / "metrics.csv", report::metrics_csv(state.history),
-                                   ownership_.temp_dir());
-    checkpoint::write_file_durably(path_ / "config.json", to_json(state.settings) + "\n",
-                                   ownership_.temp_dir());
-    store_.prune(keep_);
-    metrics_.append(state.step, "save", {{"save_s", seconds_since(start)}, {"size_bytes", bytes.size()}});
+    // A file of the same state was there and stays: then that is what the next one goes on from.
+    Written written{{}, has_row ? row.digest : digest_of_file(store_.path_of(row.end.step)), nullptr};
+    try {
+        checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+        if (snapshot.config_json != config_json_) {
+            checkpoint::write_file_durably(path_ / "config.json", snapshot.config_json,
+                                           ownership_.temp_dir());
+            config_json_ = snapshot.config_json;
+        }
+        store_.prune(keep_);
+    } catch (Error const&) {
+        written.trouble_afterwards = std::current_exception();
+    }
+    written.times = {snapshot.blocked_s, seconds_since(snapshot.start), thread_seconds()};
+    return written;
+}
+
+void RunDirectory::require_ownership() const {
+    require(ownership_.still_owner(), ExitCode::owned_elsewhere,
+            "{} is gone (another launch has taken this run over); this launch stops",
+            ownership_.temp_dir().string());
 }
 
 void RunDirectory::record_digest(RunState& state) {
+    if (!ownership_.still_owner()) return;  // the trainer will notice
     LedgerRow row;
     row.kind = RowKind::digest;
     row.end = position_of(state);

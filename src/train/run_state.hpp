@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +57,11 @@ struct RunState {
     void load(checkpoint::CheckpointFile const& file);
 };
 
+/// Rows of the history in a checkpoint: one fewer than finished epochs where the last evaluation was broken off.
+std::size_t num_evaluated_epochs(checkpoint::CheckpointFile const& file);
+
+/// The evaluation after the file's last step; none where that step does not end an epoch.
+std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile const& file);
 /// The finished epochs in a checkpoint. Throws Error(do_not_requeue) if its history is not one of ours.
 std::vector<report::EpochRow> history_of(checkpoint::CheckpointFile const& file);
 
