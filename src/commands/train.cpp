@@ -98,7 +98,7 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         CheckpointFile const file(bytes, options.resume);
         if (!newest || newest->step < file.integer(checkpoint::step_path)) {
             state.load(file);
-            run_directory.save(state);
+            run_directory.save_import(state, file);
         }
     }
     auto newest = run_directory.read_newest_good();
@@ -274,7 +274,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     std::vector<std::byte> bytes;
     world.agree([&] {
         if (world.rank() != 0) return;
-        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
+        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep,
+                                                                     ready.table.host_names(), world.size());
         log::open_file((launch.run_directory->path() / "train.log").string());
         auto const last = train::read_outcome(options.run);
         launch.progress = train::progress_so_far(last, found.step, options.no_progress_limit);
@@ -367,6 +368,12 @@ Action add_train(CLI::App& app) {
         ->add_option(
             "--no-progress-limit", options->no_progress_limit,
             "Launches in a row that may end by an error without a new checkpoint (0: any number); then 93")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option(
+            "--digest-every", options->launch.digest_every_steps,
+            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")

@@ -74,7 +74,8 @@ Outcome Trainer::run() {
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
-    data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state.settings, replicas_, state.step, end));
+    data::BatchLoader loader(parts_.train_set, normalization_,
+                             loader_plan(state.settings, replicas_, state.step, end));
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     // The launch before this one may have been stopped while it evaluated.
@@ -91,6 +92,11 @@ Outcome Trainer::run() {
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
+        // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
+        // rank 0.
+        if (parts_.run_directory && options_.digest_every_steps > 0 &&
+            state.step % options_.digest_every_steps == 0)
+            parts_.run_directory->record_digest(state);
 
         bool const ends_epoch = state.step % state.steps_per_epoch == 0;
         if (ends_epoch) bar.clear();
