@@ -40,8 +40,9 @@ void print_start(Communicator const& world, Preparation const& ready, TrainOptio
     log::info("{} | LibTorch {} ({}) | {} ranks on {} hosts | {} exchange, {} replicas at a time per rank",
               version_line(), train::torch_version(), train::cpu_capability(), world.size(),
               world.num_hosts(), engine.exchange().name(), engine.slots().size());
-    if (std::string const built = parallel::nccl_version_built(); built != "none")
-        log::info("NCCL {} (built with), {} (loaded)", built, parallel::nccl_version_loaded());
+    if (settings.device == "cuda")
+        log::info("NCCL {} (built with), {} (loaded)", parallel::nccl_version_built(),
+                  parallel::nccl_version_loaded());
     log::info("{}", ready.table.text());
     for (std::string const& warning : ready.table.warnings()) log::warning("{}", warning);
     log::info("{} of width {}, {} replicas x {} samples = global batch {}, {} threads per replica, seed {}",

@@ -13,7 +13,6 @@
 #include "core/digest.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "parallel/library_versions.hpp"
 #include "train/compute_thread.hpp"
 #include "train/numeric_fingerprint.hpp"
 
@@ -172,14 +171,6 @@ train::Settings collective_resume_settings(Communicator const& world, TrainOptio
 Preparation collective_prepare(Communicator const& world, TrainOptions const& options, FoundRun const& found,
                                train::Settings settings) {
     Preparation ready;
-    std::string const nccl_built = parallel::nccl_version_built();
-    std::string const nccl_loaded = parallel::nccl_version_loaded();
-    world.agree([&] {
-        require(nccl_built == nccl_loaded, ExitCode::do_not_requeue,
-                "NCCL {} was built with but {} is loaded (two of them in one process lose calls); unset "
-                "LD_LIBRARY_PATH and LD_PRELOAD, or build again",
-                nccl_built, nccl_loaded);
-    });
     ready.init_file = collective_read_init(world, options.init_from);
     world.agree([&] {
         ready.sets = data::open_datasets(settings.data, settings.limit_train, settings.limit_test);
