@@ -58,8 +58,9 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
         "another --run.",
         options.run, found.step, train::end_step(settings, found.steps_per_epoch));
     if (found.test_count > 0)
-        log::info("{}", report::test_line(train::log_device, static_cast<double>(found.test_correct) /
-                                                                 static_cast<double>(found.test_count)));
+        log::info("{}",
+                  report::test_line(train::log_device(settings), static_cast<double>(found.test_correct) /
+                                                                     static_cast<double>(found.test_count)));
 }
 
 /// Rank 0: makes sure the run has a checkpoint and returns the bytes that every launch starts from.
@@ -103,7 +104,7 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
     });
     world.barrier();
     if (state.step > 0)
-        log::info("{}", report::resume_line(train::log_device, state.epoch,
+        log::info("{}", report::resume_line(train::log_device(state.settings), state.epoch,
                                             state.step % state.steps_per_epoch, state.steps_per_epoch));
 }
 
@@ -130,7 +131,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     }
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
     train::TrainingEngine engine(world, ready.settings,
-                                 train::network_config(ready.settings, *ready.sets.train), ready.table);
+                                 train::network_config(ready.settings, *ready.sets.train), ready.table,
+                                 ready.device.compute);
     train::RunState state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
@@ -167,6 +169,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
         train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
                                 engine.training_step(), state, run_directory.get()},
                                options.launch, engine.replicas());
+        engine.training_step().load_state();
         ExitCode const code =
             trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
         world.agree([&] {

@@ -88,6 +88,8 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
 
 }  // namespace
 
+bool supports_gpus() { return true; }
+
 std::string runtime_name() {
     int version = 0;
     cuda_check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");

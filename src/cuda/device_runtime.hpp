@@ -12,6 +12,8 @@
 
 namespace holdfast::cuda {
 
+/// Whether this is the CUDA implementation, which can use GPUs if there are any.
+bool supports_gpus();
 /// "CUDA 13.0" or "host".
 std::string runtime_name();
 /// UUIDs of the GPUs this process sees, in device order; empty on the host.

@@ -15,6 +15,7 @@ constexpr std::align_val_t alignment{256};
 
 }  // namespace
 
+bool supports_gpus() { return false; }
 std::string runtime_name() { return "host"; }
 std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }

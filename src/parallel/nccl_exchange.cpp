@@ -16,7 +16,7 @@ namespace holdfast::parallel {
 namespace {
 
 /// NCCL's functions, from the libnccl that is in the process already (LibTorch's, on a GPU) or that the loader finds. Not
-/// linked: a run on CPUs would otherwise load 250 MB of it for nothing, and a second one beside LibTorch's could get in.
+/// linked, so that there is never another one than LibTorch's, and every build can have this exchange.
 struct Library {
     decltype(&ncclGetVersion) get_version;
     decltype(&ncclGetUniqueId) get_unique_id;

@@ -104,7 +104,7 @@ Outcome Trainer::run() {
     double const accuracy =
         is_evaluated ? accuracy_of(state.history.back().test->correct, state.history.back().test->count)
                      : accuracy_of(collective_evaluate_state());
-    log::info("{}", report::test_line(log_device, accuracy));
+    log::info("{}", report::test_line(log_device(state.settings), accuracy));
     return Outcome::finished;
 }
 
@@ -160,7 +160,7 @@ void Trainer::finish_epoch() {
     state.open_epoch = {};
 
     report::EpochSummary summary;
-    summary.device = log_device;
+    summary.device = log_device(state.settings);
     summary.epoch = row.epoch;
     summary.batch_size = state.settings.batch_size;
     summary.num_steps = state.steps_per_epoch;
@@ -209,6 +209,7 @@ void Trainer::collective_save() {
     // needs rank 0.
     parts_.communicator.agree([&] {
         if (!parts_.run_directory) return;
+        parts_.training_step.fetch_state();
         StateTensors const& tensors = parts_.state.tensors;
         // Finite gradients can still overflow in the update itself.
         require(

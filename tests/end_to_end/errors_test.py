@@ -76,8 +76,7 @@ class Arguments(ErrorsTest):
             "run below a regular file": ([*NARROW, "--run", regular_file / "run"], 93, [str(regular_file), "--run"]),
             "run is a regular file": ([*NARROW, "--run", regular_file], 93, [str(regular_file), "--run"]),
             "run where nothing can be made": ([*NARROW, "--run", "/proc/no-such/run"], 93, ["/proc/no-such/run", "--run"]),
-            "no GPU training yet": (narrow(device="cuda"), 93, ["--device cuda", "--device cpu"]),
-            "fast reduction on CPUs": (narrow(reduction="fast"), 2, ["--reduction fast"]),
+            "fast reduction on CPUs": (narrow(device="cpu", reduction="fast"), 2, ["--reduction fast"]),
             "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
         }
         before = holdfast_run.files_below(run)
@@ -85,6 +84,26 @@ class Arguments(ErrorsTest):
             with self.subTest(situation):
                 self.assert_train_fails(arguments, code, *words)
         self.assertEqual(holdfast_run.files_below(run), before, "a refused launch changed the run")
+
+    def test_gpus_that_are_not_there(self):
+        """On a machine with GPUs they are hidden, as CUDA can."""
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        has_cuda = json.loads(self.run_ok("info", "--json").stdout)["cuda"] != "none"
+        why = "sees a GPU" if has_cuda else "built without CUDA"
+        self.assert_train_fails(narrow(device="cuda"), 93, "--device cuda", "--device cpu", why, env=hidden)
+        for command in (["bench", "--data", "synthetic:8"], ["eval", self.run_dir]):
+            launch = holdfast_run.start(*command, "--device", "cuda", ranks=2, env=hidden)
+            self.assert_launch_fails(launch, 93, "--device cuda", "--device cpu", why)
+        # A job with GPUs that trains on CPUs is a mistake, unless it was said.
+        job = hidden | {"SLURM_JOB_GPUS": "0"}
+        if has_cuda:
+            self.assert_train_fails(narrow(device="auto"), 93, "no rank can use a GPU", "--device cpu", env=job)
+        else:
+            ended = self.run_ok("train", *narrow(device="auto"), "--dry-run", "--run", self.folder / "x", ranks=2, env=job)
+            self.assertIn("warning: there are GPUs here", ended.stderr)
+        self.run_ok("train", *narrow(device="cpu"), "--dry-run", "--run", self.folder / "x", ranks=2, env=job)
+        if not Path("/proc/driver/nvidia/version").exists():
+            self.assert_train_fails(narrow(device="auto", reduction="fast"), 93, "--reduction fast", "CPUs", env=hidden)
 
     def test_processes_that_do_not_know_of_each_other(self):
         env = {"SLURM_STEP_NUM_TASKS": 2, "SLURM_PROCID": 0}
