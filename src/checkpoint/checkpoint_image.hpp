@@ -104,6 +104,11 @@ enum class Trailer {
     optional,  ///< also a plain HDF5 file, as other programs write it (--init-from)
 };
 
+/// Throws Error(do_not_requeue) naming `name` if no checkpoint begins and ends with these bytes (64 of each, or the whole
+/// file): cheap, and enough to refuse another kind of file before it is read.
+void require_checkpoint_ends(std::span<std::byte const> first, std::span<std::byte const> last,
+                             std::string const& name, Trailer trailer);
+
 class CheckpointFile {
   public:
     /// Checks digest, version and structure. Throws Error(do_not_requeue) naming `name`, OtherFormatError for

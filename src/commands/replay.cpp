@@ -139,9 +139,8 @@ bool collective_compute(Preparation const& ready, train::TrainingEngine& engine,
                         std::int64_t end) {
     train::Settings const& settings = state.settings;
     optim::StepSchedule const schedule{settings.lr, settings.lr_step_size, settings.lr_gamma};
-    data::LoaderPlan plan = train::loader_plan(state, engine.replicas());
-    plan.end_step = end;
-    data::BatchLoader loader(*ready.sets.train, data::cifar10_normalization(), plan);
+    data::BatchLoader loader(*ready.sets.train, data::cifar10_normalization(),
+                             train::loader_plan(settings, engine.replicas(), state.step, end));
     while (state.step < end) {
         train::StepResult const result = engine.training_step().run(
             loader.next(), ready.sets.train->shape(), static_cast<float>(settings.momentum),
@@ -173,6 +172,7 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     Communicator const world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
 
+    collective_require_same_program(world);
     Task task;
     world.agree([&] {
         if (world.rank() == 0) task = find_task(options);
@@ -199,16 +199,15 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
         world.barrier();
         return ExitCode::retry;
     }
-    bool all_same = true;
+    std::string outcome = "same";
     if (world.rank() == 0) {
         auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-        all_same = compare(checkpoint::parameters_digest(visit).hex(), ready.table.host_names(), world.size(),
-                           task, options.step);
+        std::string const here = checkpoint::parameters_digest(visit).hex();
+        if (!compare(here, ready.table.host_names(), world.size(), task, options.step)) outcome = "DIFFERS";
     }
-    all_same = world.broadcast(all_same, 0);
-    world
-        .barrier();  // the host's memory is read until here, and mpirun kills the others when one leaves with another code than 0
-    return all_same ? ExitCode::finished : ExitCode::do_not_requeue;
+    outcome = world.broadcast(outcome, 0);
+    world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
+    return outcome == "same" ? ExitCode::finished : ExitCode::do_not_requeue;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "core/digest.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/seconds_since.hpp"
 #include "report/metrics_csv.hpp"
 
 namespace holdfast::train {
@@ -23,10 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Processor time of this thread so far. The writer thread lives for one save.
 double thread_seconds() {
@@ -159,6 +156,8 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     bool has_row = false;
     store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
         write_metrics();  // before there is a finished run, which no later launch would touch any more
+        // A process that stood while it was written off must not add a row when it wakes.
+        require_ownership();
         ledger_.append(row);
         has_row = true;
     });
@@ -202,14 +201,19 @@ void RunDirectory::record_digest(RunState& state) {
 
 bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str(), F_OK) == 0; }
 
-void RunDirectory::write_outcome(ExitCode code, std::string const& reason, RunState const& state) {
-    nlohmann::ordered_json outcome;
-    outcome["launch"] = launch_;
-    outcome["code"] = static_cast<int>(code);
-    outcome["reason"] = reason;
-    outcome["epoch"] = state.epoch;
-    outcome["step"] = state.step;
-    checkpoint::write_file_durably(path_ / "outcome.json", outcome.dump(2) + "\n", ownership_.temp_dir());
+void RunDirectory::write_outcome(LaunchOutcome outcome) {
+    outcome.launch = launch_;
+    outcome.saved_step = parent_position_.step;
+    checkpoint::write_file_durably(path_ / outcome_file, to_json(outcome), ownership_.temp_dir());
+}
+
+void write_outcome_of_unowned(fs::path const& run_dir, LaunchOutcome outcome) {
+    std::error_code error;
+    if (!fs::is_directory(run_dir / "checkpoints", error) || !checkpoint::is_free(run_dir)) return;
+    checkpoint::RunOwnership ownership(run_dir);
+    outcome.launch = ownership.number();
+    checkpoint::write_file_durably(run_dir / outcome_file, to_json(outcome), ownership.temp_dir());
+    ownership.release();
 }
 
 }  // namespace holdfast::train

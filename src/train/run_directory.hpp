@@ -18,6 +18,7 @@
 #include "core/exit_code.hpp"
 #include "report/metrics_jsonl.hpp"
 #include "train/ledger.hpp"
+#include "train/outcome.hpp"
 #include "train/run_state.hpp"
 
 namespace holdfast::train {
@@ -60,8 +61,8 @@ class RunDirectory {
     void record_digest(RunState& state);
     /// Whether RUN/drain asks for a stop.
     bool wants_drain() const;
-    /// RUN/outcome.json: how this launch ended. The last thing written.
-    void write_outcome(ExitCode code, std::string const& reason, RunState const& state);
+    /// RUN/outcome.json: how this launch ended, with its number and the newest checkpoint. The last thing written.
+    void write_outcome(LaunchOutcome outcome);
     /// Gives the ownership up, at a clean end.
     void release() { ownership_.release(); }
 
@@ -104,5 +105,9 @@ class RunDirectory {
     bool warned_of_digest_ = false;
     std::future<Written> writing_;  ///< declared last: destroyed first, which waits for the writer thread
 };
+
+/// The outcome of a launch that ended before it owned the run, which is taken for the moment that writing needs. Does nothing if
+/// there is no run, or it may have an owner.
+void write_outcome_of_unowned(std::filesystem::path const& run_dir, LaunchOutcome outcome);
 
 }  // namespace holdfast::train
