@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -184,13 +185,15 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     Preparation const ready = collective_prepare_replay(world, *file, options);
 
     train::TrainingEngine engine(world, ready.settings,
-                                 train::network_config(ready.settings, *ready.sets.train), ready.table);
+                                 train::network_config(ready.settings, *ready.sets.train), ready.table,
+                                 ready.device.compute);
     train::RunState state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
     world.agree([&] { state.load(*file); });
     state.settings = ready.settings;
     world.barrier();
+    engine.training_step().load_state();
     std::int64_t const first_step = state.step;
     log::info("Replaying steps {} to {} from {} on {} ranks", first_step + 1, options.step, name,
               world.size());
@@ -199,15 +202,17 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
         world.barrier();
         return ExitCode::retry;
     }
-    std::string outcome = "same";
+    bool all_same = true;
     if (world.rank() == 0) {
+        engine.training_step().fetch_state();
         auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-        std::string const here = checkpoint::parameters_digest(visit).hex();
-        if (!compare(here, ready.table.host_names(), world.size(), task, options.step)) outcome = "DIFFERS";
+        all_same = compare(checkpoint::parameters_digest(visit).hex(), ready.table.host_names(), world.size(),
+                           task, options.step);
     }
-    outcome = world.broadcast(outcome, 0);
-    world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
-    return outcome == "same" ? ExitCode::finished : ExitCode::do_not_requeue;
+    world.broadcast(std::as_writable_bytes(std::span(&all_same, 1)), 0);
+    // The host's memory is read until here, and mpirun kills the others when one leaves with another code than 0.
+    world.barrier();
+    return all_same ? ExitCode::finished : ExitCode::do_not_requeue;
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str
 
 void RunDirectory::write_outcome(LaunchOutcome outcome) {
     outcome.launch = launch_;
-    outcome.saved_step = parent_position_.step;
+    outcome.saved_step = saved_step();
     checkpoint::write_file_durably(path_ / outcome_file, to_json(outcome), ownership_.temp_dir());
 }
 
