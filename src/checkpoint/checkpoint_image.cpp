@@ -321,6 +321,13 @@ std::span<std::byte const> CheckpointImage::save(Visit const& visit) {
     return seal();
 }
 
+Digest CheckpointImage::parameters_digest() const {
+    StateDigester digester({parameters_group});
+    for (auto const& [path, slot] : slots_)
+        digester.add(slot.info, std::span(bytes_).subspan(slot.offset, slot.info.size_bytes()));
+    return digester.finish();
+}
+
 // ---- StateDigester ----
 
 void StateDigester::field(std::string_view path, std::int64_t& value) {
@@ -372,6 +379,13 @@ Digest StateDigester::finish() const {
 
 Digest state_digest(Visit const& visit) { return digest_of_state(visit, state_groups); }
 Digest parameters_digest(Visit const& visit) { return digest_of_state(visit, {parameters_group}); }
+
+Digest file_digest(std::span<std::byte const> file) {
+    std::string hex;
+    for (std::byte const value : file.last(digest_bytes))
+        hex += fmt::format("{:02x}", static_cast<unsigned>(value));
+    return parse_digest(hex);
+}
 
 // ---- CheckpointFile ----
 

@@ -51,6 +51,8 @@ class CheckpointImage {
     std::span<std::byte const> seal();
     /// Both at once.
     std::span<std::byte const> save(Visit const& visit);
+    /// Of what was copied last.
+    Digest parameters_digest() const;
 
   private:
     struct Slot {
@@ -93,6 +95,9 @@ class StateDigester : public StateArchive {
 Digest state_digest(Visit const& visit);
 /// Over the parameters alone.
 Digest parameters_digest(Visit const& visit);
+
+/// As CheckpointFile::file_digest, of the bytes of a finished file.
+Digest file_digest(std::span<std::byte const> file);
 
 enum class Trailer {
     required,  ///< a checkpoint

@@ -65,6 +65,13 @@ fs::path folder_of(fs::path const& path) {
     return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+void require_appended(bool succeeded, fs::path const& path) {
+    int const error = errno;
+    require(succeeded, ExitCode::retry,
+            "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
+            std::strerror(error), error);
+}
+
 }  // namespace
 
 std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes, CheckEnds const& check_ends) {
@@ -148,15 +155,9 @@ void write_file_durably(fs::path const& path, std::string_view text, fs::path co
     replace_file_durably(path, std::as_bytes(std::span(text.data(), text.size())), temp_dir);
 }
 
-void append_line_durably(fs::path const& path, std::string_view line) {
-    bool const is_new = ::access(path.c_str(), F_OK) != 0;
+void append_line(fs::path const& path, std::string_view line) {
     Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    auto const check = [&](bool succeeded) {
-        int const error = errno;
-        require(succeeded, ExitCode::retry,
-                "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
-                std::strerror(error), error);
-    };
+    auto const check = [&](bool succeeded) { require_appended(succeeded, path); };
     check(file.is_open());
     off_t const size = ::lseek(file.get(), 0, SEEK_END);
     check(size >= 0);
@@ -165,8 +166,18 @@ void append_line_durably(fs::path const& path, std::string_view line) {
     std::string row = last == '\n' ? "" : "\n";
     row.append(line).push_back('\n');
     check(write_all(file.get(), std::as_bytes(std::span(row.data(), row.size()))));
-    check(::fsync(file.get()) == 0);
     check(file.close());
+}
+
+void sync_file(fs::path const& path) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    require_appended(file.is_open() && ::fsync(file.get()) == 0 && file.close(), path);
+}
+
+void append_line_durably(fs::path const& path, std::string_view line) {
+    bool const is_new = ::access(path.c_str(), F_OK) != 0;
+    append_line(path, line);
+    sync_file(path);
     if (is_new) sync_folder(folder_of(path));
 }
 

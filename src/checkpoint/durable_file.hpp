@@ -36,6 +36,9 @@ void write_file_durably(std::filesystem::path const& path, std::string_view text
 
 /// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other.
 void append_line_durably(std::filesystem::path const& path, std::string_view line);
+/// The same without a sync: until sync_file a power cut may take the line away.
+void append_line(std::filesystem::path const& path, std::string_view line);
+void sync_file(std::filesystem::path const& path);
 
 void sync_folder(std::filesystem::path const& folder);
 

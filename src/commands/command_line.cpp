@@ -177,7 +177,7 @@ ExitCode run_command_line(Arguments& arguments) {
     std::vector<std::pair<CLI::App*, Action>> commands;
     using Add = Action (*)(CLI::App&);
     for (Add const add :
-         {&add_train, &add_eval, &add_inspect, &add_verify, &add_pack, &add_info, &add_bench}) {
+         {&add_train, &add_eval, &add_inspect, &add_verify, &add_replay, &add_pack, &add_info, &add_bench}) {
         Action action = add(app);
         commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(),
                               std::move(action));

@@ -65,8 +65,9 @@ void print_start(Communicator const& world, Preparation const& ready, TrainOptio
     log::info("{} | LibTorch {} ({}) | {} ranks on {} hosts | {} exchange, {} replicas at a time per rank",
               version_line(), train::torch_version(), train::cpu_capability(), world.size(),
               world.num_hosts(), engine.exchange().name(), engine.slots().size());
-    if (std::string const built = parallel::nccl_version_built(); built != "none")
-        log::info("NCCL {} (built with), {} (loaded)", built, parallel::nccl_version_loaded());
+    if (settings.device == "cuda")
+        log::info("NCCL {} (built with), {} (loaded)", parallel::nccl_version_built(),
+                  parallel::nccl_version_loaded());
     log::info("{}", ready.table.text());
     for (std::string const& warning : ready.table.warnings()) log::warning("{}", warning);
     log::info("{} of width {}, {} replicas x {} samples = global batch {}, {} threads per replica, seed {}",
@@ -85,8 +86,9 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
         "The run in {} is finished: {}. Raise --epochs or --max-steps to go on, or choose another --run.",
         options.run, done);
     if (found.test_count > 0)
-        log::info("{}", report::test_line(train::log_device, static_cast<double>(found.test_correct) /
-                                                                 static_cast<double>(found.test_count)));
+        log::info("{}",
+                  report::test_line(train::log_device(settings), static_cast<double>(found.test_correct) /
+                                                                     static_cast<double>(found.test_count)));
 }
 
 /// Rank 0: makes sure the run has a checkpoint and returns the bytes that every launch starts from.
@@ -98,7 +100,7 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         CheckpointFile const file(bytes, options.resume);
         if (!newest || newest->step < file.integer(checkpoint::step_path)) {
             state.load(file);
-            run_directory.save(state);
+            run_directory.save_import(state, file);
         }
     }
     auto newest = run_directory.read_newest_good();
@@ -188,7 +190,7 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
     });
     world.barrier();
     if (state.step > 0)
-        log::info("{}", report::resume_line(train::log_device, state.epoch,
+        log::info("{}", report::resume_line(train::log_device(state.settings), state.epoch,
                                             state.step % state.steps_per_epoch, state.steps_per_epoch));
 }
 
@@ -238,7 +240,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
     train::TrainingEngine engine(world, ready.settings,
-                                 train::network_config(ready.settings, *ready.sets.train), ready.table);
+                                 train::network_config(ready.settings, *ready.sets.train), ready.table,
+                                 ready.device.compute);
     train::RunState& state = launch.state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
@@ -274,7 +277,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     std::vector<std::byte> bytes;
     world.agree([&] {
         if (world.rank() != 0) return;
-        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
+        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep,
+                                                                     ready.table.host_names(), world.size());
         log::open_file((launch.run_directory->path() / "train.log").string());
         auto const last = train::read_outcome(options.run);
         launch.progress = train::progress_so_far(last, found.step, options.no_progress_limit);
@@ -286,6 +290,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
                             engine.training_step(), state, launch.run_directory.get()},
                            options.launch, engine.replicas());
+    engine.training_step().load_state();
     ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
     world.agree([&] {
         if (launch.run_directory) end_launch(launch, code, trainer.stop_reason());
@@ -367,6 +372,12 @@ Action add_train(CLI::App& app) {
         ->add_option(
             "--no-progress-limit", options->no_progress_limit,
             "Launches in a row that may end by an error without a new checkpoint (0: any number); then 93")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option(
+            "--digest-every", options->launch.digest_every_steps,
+            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")

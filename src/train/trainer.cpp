@@ -74,7 +74,8 @@ Outcome Trainer::run() {
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
-    data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state.settings, replicas_, state.step, end));
+    data::BatchLoader loader(parts_.train_set, normalization_,
+                             loader_plan(state.settings, replicas_, state.step, end));
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     // The launch before this one may have been stopped while it evaluated.
@@ -91,6 +92,13 @@ Outcome Trainer::run() {
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
+        // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
+        // rank 0.
+        if (parts_.run_directory && options_.digest_every_steps > 0 &&
+            state.step % options_.digest_every_steps == 0) {
+            parts_.training_step.fetch_state();
+            parts_.run_directory->record_digest(state);
+        }
 
         bool const ends_epoch = state.step % state.steps_per_epoch == 0;
         if (ends_epoch) bar.clear();
@@ -106,9 +114,9 @@ Outcome Trainer::run() {
     bool const is_evaluated = !state.history.empty() && state.history.back().step == state.step;
     if (is_evaluated) {
         report::TestResult const& test = *state.history.back().test;
-        log::info("{}", report::test_line(log_device, accuracy_of(test.correct, test.count)));
+        log::info("{}", report::test_line(log_device(state.settings), accuracy_of(test.correct, test.count)));
     } else if (auto const sums = collective_evaluate_state()) {
-        log::info("{}", report::test_line(log_device, accuracy_of(*sums)));
+        log::info("{}", report::test_line(log_device(state.settings), accuracy_of(*sums)));
     } else {
         log::info("All steps are done and saved, but not evaluated: asked to stop. 'holdfast eval' does it.");
     }
@@ -187,7 +195,7 @@ bool Trainer::finish_epoch() {
     state.open_epoch = {};
 
     report::EpochSummary summary;
-    summary.device = log_device;
+    summary.device = log_device(state.settings);
     summary.epoch = row.epoch;
     summary.batch_size = state.settings.batch_size;
     summary.num_steps = state.steps_per_epoch;
@@ -258,6 +266,7 @@ void Trainer::save_if_due(bool may_start) {
     }
     if (!is_due || !may_start) return;
     schedule_.save_started(now_s());
+    parts_.training_step.fetch_state();
     run->start_save(parts_.state);
 }
 
@@ -280,6 +289,7 @@ void Trainer::collective_save() {
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;
+        parts_.training_step.fetch_state();
         finish_older_save(*run);
         if (!run->holds(parts_.state)) run->save(parts_.state);
     });

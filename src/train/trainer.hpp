@@ -22,15 +22,14 @@ namespace holdfast::train {
 /// Of this launch; another value gives the same result.
 struct LaunchOptions {
     SaveEvery save_every;
-    std::optional<double> end_time_s;       ///< stop before this time, in seconds since 1970
-    std::int64_t check_replicas_every = 0;  ///< steps between comparisons of all ranks' state and data; 0: never
+    std::optional<double> end_time_s;  ///< stop before this time, in seconds since 1970
+    std::int64_t check_replicas_every =
+        0;  ///< steps between comparisons of all ranks' state and data; 0: never
+    std::int64_t digest_every_steps = 0;  ///< 0: no digests in the ledger but those of checkpoints
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
 };
-
-/// Rank 0's device in log lines, in the tutorial's form.
-inline constexpr char log_device[] = "CPU0";
 
 struct TrainerParts {
     parallel::Communicator const& communicator;

@@ -95,12 +95,13 @@ class DamagedCheckpoints(WithARun):
         before = files_below(run)
         ended = holdfast_run.run("verify", run)
         self.assertEqual(ended.code, 93, ended)
-        lines = {line.split()[1]: line.split()[0] for line in ended.stdout.splitlines()}
+        lines = {line.split()[1]: line.split()[0] for line in ended.stdout.splitlines() if line.startswith(("good", "BAD"))}
         wanted = {str(path): "BAD" if step == 8 else "good" for step, path in checkpoints(run).items()}
         self.assertEqual(lines, wanted)
-        rows = json.loads(holdfast_run.run("verify", run, "--json").stdout)
+        rows = json.loads(holdfast_run.run("verify", run, "--json").stdout)["checkpoints"]
         self.assertEqual({row["file"]: "good" if row["good"] else "BAD" for row in rows}, wanted)
         self.assertEqual(holdfast_run.run("verify", checkpoints(run)[8]).code, 93)
+        self.assertFalse(json.loads(holdfast_run.run("verify", checkpoints(run)[8], "--json").stdout)["good"])
         self.run_ok("verify", checkpoints(run)[4])
         self.assertEqual(files_below(run), before, "verify changed something")
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
 from holdfast_run import NARROW, files_below, inspect, narrow  # noqa: E402
 
-COMMANDS = ("train", "eval", "inspect", "verify", "pack", "info", "bench")
+COMMANDS = ("train", "eval", "inspect", "verify", "replay", "pack", "info", "bench")
 
 
 class Help(holdfast_run.TestCase):

@@ -66,6 +66,9 @@ TEST(CheckpointImage, EverySaveHoldsTheValuesOfItsMoment) {
         loaded.epoch_loss.resize(state.epoch_loss.size());
         CheckpointFile({bytes.begin(), bytes.end()}, "c.h5").load(loaded.visitor());
         EXPECT_EQ(loaded, state) << step;
+        CheckpointFile const file({bytes.begin(), bytes.end()}, "c.h5");
+        EXPECT_EQ(image.parameters_digest(), file.parameters_digest()) << step;
+        EXPECT_EQ(file_digest(bytes), file.file_digest()) << step;
     }
     auto const kept = image.save(state.visitor());
     EXPECT_EQ(std::vector<std::byte>(kept.begin(), kept.end()), state.file())
