@@ -23,6 +23,7 @@
 #include "train/numeric_fingerprint.hpp"
 #include "train/trainer.hpp"
 #include "train/training_engine.hpp"
+#include "train/watchdog.hpp"
 
 namespace holdfast::commands {
 namespace {
@@ -91,6 +92,11 @@ void note_failure(train::RunDirectory& run_directory, ExitCode code, char const*
     }
 }
 
+train::OwnedRun owned_run(train::RunDirectory const& run_directory, train::RunState const& state) {
+    return {std::filesystem::absolute(run_directory.path()), run_directory.temp_dir(), run_directory.launch(),
+            state.steps_per_epoch};
+}
+
 /// Collective. All ranks hold the checkpoint's state on return.
 void collective_load(Communicator const& world, train::RunState& state, std::vector<std::byte> bytes,
                      Preparation const& ready, TrainOptions const& options) {
@@ -118,7 +124,7 @@ void end_launch(train::RunDirectory& run_directory, ExitCode code, train::RunSta
     run_directory.release();
 }
 
-ExitCode train_run(Communicator const& world, TrainOptions const& options) {
+ExitCode train_run(Communicator const& world, TrainOptions const& options, train::Watchdog& watchdog) {
     collective_require_same(world, "command lines", options.command_text);
     FoundRun const found = collective_find_run(world, options);
     train::Settings settings = collective_resume_settings(world, options, found);
@@ -158,16 +164,22 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     world.agree([&] {
         if (world.rank() != 0) return;
         run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
+    });
+    watchdog.collective_own_run(world, run_directory ? owned_run(*run_directory, state) : train::OwnedRun{});
+    world.agree([&] {
+        if (world.rank() != 0) return;
         log::open_file((run_directory->path() / "train.log").string());
         bytes = begin_or_continue(*run_directory, state, options);
     });
     try {
         collective_load(world, state, std::move(bytes), ready, options);
         train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
-                                engine.training_step(), state, run_directory.get()},
+                                engine.training_step(), state, run_directory.get(), watchdog.phases()},
                                options.launch, engine.replicas());
+        engine.training_step().report_to(watchdog.phases());
         ExitCode const code =
             trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
+        watchdog.phases().enter(train::Phase::shutdown, state.step);
         world.agree([&] {
             if (run_directory) end_launch(*run_directory, code, state);
         });
@@ -184,11 +196,14 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
 ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     train::check_ranges(options.settings);
     train::keep_freed_memory();
+    train::Watchdog watchdog(options.watchdog_seconds);
     parallel::MpiSession const mpi(arguments.argc, arguments.argv);
-    Communicator const world = Communicator::collective_world();
+    Communicator world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
-    ExitCode const code = train_run(world, options);
+    watchdog.collective_attach(world);
+    ExitCode const code = train_run(world, options, watchdog);
     world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
+    watchdog.detach();
     return code;
 }
 
@@ -233,6 +248,11 @@ Action add_train(CLI::App& app) {
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
         ->capture_default_str()
         ->check(CLI::Range(2, 1000000));
+    command
+        ->add_option("--watchdog-seconds", options->watchdog_seconds,
+                     "End with 75 where nothing gets on for N seconds, or 20 steps if longer (0: never)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--resume", options->resume, "auto, never, or a checkpoint FILE")
         ->capture_default_str();
     command->add_option("--init-from", options->init_from,

@@ -29,6 +29,7 @@ struct TrainOptions {
     std::string resume = "auto";
     std::string init_from;
     int keep = 3;
+    int watchdog_seconds = 60;
     bool allow_platform_change = false;
     bool dry_run = false;
     bool print_config = false;

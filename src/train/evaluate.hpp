@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "data/batch_loader.hpp"
 #include "data/image_dataset.hpp"
@@ -12,9 +13,10 @@
 
 namespace holdfast::train {
 
-/// Collective. The same result on all ranks.
+/// Collective. The same result on all ranks. Calls `on_progress` whenever some of this rank's batches are done.
 EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
                                    data::ImageDataset const& test, data::Normalization const& normalization,
-                                   std::int64_t batch_size);
+                                   std::int64_t batch_size,
+                                   std::function<void()> const& on_progress = {});
 
 }  // namespace holdfast::train

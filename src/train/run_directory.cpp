@@ -84,13 +84,20 @@ void RunDirectory::save(RunState& state) {
 bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str(), F_OK) == 0; }
 
 void RunDirectory::write_outcome(ExitCode code, std::string const& reason, RunState const& state) {
+    checkpoint::write_file_durably(path_ / "outcome.json",
+                                   outcome_json(launch_, code, reason, state.epoch, state.step),
+                                   ownership_.temp_dir());
+}
+
+std::string outcome_json(std::int64_t launch, ExitCode code, std::string const& reason, std::int64_t epoch,
+                         std::int64_t step) {
     nlohmann::ordered_json outcome;
-    outcome["launch"] = launch_;
+    outcome["launch"] = launch;
     outcome["code"] = static_cast<int>(code);
     outcome["reason"] = reason;
-    outcome["epoch"] = state.epoch;
-    outcome["step"] = state.step;
-    checkpoint::write_file_durably(path_ / "outcome.json", outcome.dump(2) + "\n", ownership_.temp_dir());
+    outcome["epoch"] = epoch;
+    outcome["step"] = step;
+    return outcome.dump(2) + "\n";
 }
 
 }  // namespace holdfast::train

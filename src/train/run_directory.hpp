@@ -17,6 +17,10 @@
 
 namespace holdfast::train {
 
+/// RUN/outcome.json.
+std::string outcome_json(std::int64_t launch, ExitCode code, std::string const& reason, std::int64_t epoch,
+                         std::int64_t step);
+
 class RunDirectory {
   public:
     /// Takes the run over, creating what is missing. Throws Error(owned_elsewhere) if another launch owns it, Error(retry) for
@@ -36,6 +40,8 @@ class RunDirectory {
     report::MetricsLog& metrics() { return metrics_; }
     std::filesystem::path const& path() const { return path_; }
     std::int64_t launch() const { return launch_; }
+    /// The owner's folder, RUN/writer-N.
+    std::filesystem::path const& temp_dir() const { return ownership_.temp_dir(); }
 
   private:
     std::filesystem::path path_;

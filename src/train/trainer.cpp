@@ -77,6 +77,7 @@ Outcome Trainer::run() {
 
     while (state.step < end) {
         Clock::time_point const start = Clock::now();
+        parts_.phases.enter(Phase::data, state.step);
         data::StepBatch const& batch = loader.next();
         double const lr = optim::learning_rate_at(schedule, state.epoch);
         StepResult const result = do_step(batch, lr, loader.last_wait_s());
@@ -117,6 +118,7 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
     StepResult const result =
         parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
                                  static_cast<float>(lr), ask_to_stop);
+    parts_.phases.enter(Phase::record, state.step);
     if (!result.is_finite)
         throw AgreedError(
             ExitCode::do_not_requeue,
@@ -200,11 +202,14 @@ report::ProgressState Trainer::progress() const {
 }
 
 EvaluationSums Trainer::collective_evaluate_state() {
+    auto const in_evaluation = [&] { parts_.phases.enter(Phase::evaluate, parts_.state.step); };
+    in_evaluation();
     return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
-                               parts_.state.settings.eval_batch_size);
+                               parts_.state.settings.eval_batch_size, in_evaluation);
 }
 
 void Trainer::collective_save() {
+    parts_.phases.enter(Phase::save, parts_.state.step);
     // Rank 0 alone writes: its host's memory is the whole state, and no rank can change it before the next exchange, which
     // needs rank 0.
     parts_.communicator.agree([&] {

@@ -8,6 +8,7 @@
 
 #include "data/batch_loader.hpp"
 #include "parallel/gradient_exchange.hpp"
+#include "train/phase_board.hpp"
 #include "train/replica_slots.hpp"
 #include "train/run_state.hpp"
 
@@ -33,6 +34,9 @@ class TrainingStep {
     StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
                    bool ask_to_stop);
 
+    /// Tells `phases` from now on what this rank is at. It must outlive the step.
+    void report_to(PhaseBoard& phases) { phases_ = &phases; }
+
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);
     void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr);
@@ -43,6 +47,8 @@ class TrainingStep {
     parallel::GradientExchange& exchange_;
     ReplicaSlots& slots_;
     int first_replica_;
+    PhaseBoard unwatched_;
+    PhaseBoard* phases_ = &unwatched_;
 };
 
 }  // namespace holdfast::train

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every rank of this host is doing right now, in memory they share: its phase, its step, and whether it only waits for
+// other ranks. A change is two stores, so it may happen many times a step. Nobody acts on it but the watchdogs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace holdfast::train {
+
+enum class Phase : std::uint8_t {
+    start,     ///< from main to the first step
+    data,      ///< until the loader has the batch
+    compute,   ///< forward, backward
+    exchange,  ///< with the other ranks; a rank in it waits for them
+    record,    ///< metrics and log of the step
+    evaluate,
+    save,
+    shutdown,
+};
+
+std::string_view name_of(Phase phase);
+std::optional<Phase> phase_named(std::string_view name);
+
+class PhaseBoard {
+  public:
+    /// What a rank has written about itself.
+    struct Row {
+        int rank = 0;
+        int pid = 0;
+        Phase phase = Phase::start;
+        std::int64_t step = 0;
+        bool is_waiting = false;
+        std::uint64_t changes = 0;             ///< moves whenever the rank gets on
+        std::uint64_t signs_of_life = 0;       ///< moves as long as the process runs at all
+        std::optional<std::int64_t> saving{};  ///< step that the checkpoint writer's thread is at, if any
+        std::uint64_t saves = 0;               ///< moves whenever that thread gets on
+    };
+
+    /// A board of one row that nobody else sees, until `join`.
+    explicit PhaseBoard(int rank = 0);
+    PhaseBoard(PhaseBoard const&) = delete;
+    PhaseBoard& operator=(PhaseBoard const&) = delete;
+
+    static std::size_t bytes_for(int num_ranks);
+    /// Goes on in the row `local_rank` of `shared`, zero bytes of bytes_for(ranks of the host). Until `leave`.
+    void join(std::span<std::byte> shared, int local_rank, int rank);
+    void leave();
+
+    /// This rank begins `phase` of `step`, or is seen to get on in it.
+    void enter(Phase phase, std::int64_t step);
+    /// Whether this rank has done its part of the phase and waits for the others.
+    void set_waiting(bool is_waiting);
+    /// The checkpoint writer's thread begins to make `step` durable; and is done.
+    void begin_saving(std::int64_t step);
+    void end_saving();
+
+    /// For the watchdogs.
+    void show_life();
+    /// Into `rows`; allocates nothing once it has held as many.
+    void read(std::vector<Row>& rows) const;
+    std::size_t own_row() const { return own_row_; }
+    /// The first rank of the host that asks gets true: it speaks for the host.
+    bool claim_report();
+    bool report_is_claimed() const;
+    void set_reported();
+    bool is_reported() const;
+
+  private:
+    struct alignas(64) Words {
+        std::uint64_t changes = 0;
+        std::uint64_t what = 0;  ///< step, phase, waiting, in one word so that they fit together
+        std::uint64_t signs_of_life = 0;
+        std::uint64_t saves = 0;   ///< odd while the writer is at work
+        std::uint64_t saving = 0;  ///< its step
+        std::uint32_t rank = 0;
+        std::uint32_t pid = 0;
+    };
+    struct alignas(64) Header {
+        std::uint32_t claimed = 0;
+        std::uint32_t reported = 0;
+    };
+    void write_identity(int rank);
+
+    Header own_header_;
+    Words own_words_;
+    Header* header_ = &own_header_;
+    std::span<Words> words_{&own_words_, 1};
+    std::size_t own_row_ = 0;
+};
+
+}  // namespace holdfast::train
