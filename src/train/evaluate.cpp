@@ -31,7 +31,7 @@ data::ReplicaBatch read_batch(data::ImageDataset const& dataset, data::Normaliza
 
 EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
                                    data::ImageDataset const& test, data::Normalization const& normalization,
-                                   std::int64_t batch_size, std::function<void()> const& on_progress) {
+                                   std::int64_t batch_size) {
     std::int64_t const num_batches = (test.size() + batch_size - 1) / batch_size;
     std::vector<EvaluationSums> mine;  // of batches rank, rank + P, ...
     for (std::int64_t batch = communicator.rank(); batch < num_batches; batch += communicator.size())
@@ -50,7 +50,6 @@ EvaluationSums collective_evaluate(parallel::Communicator const& communicator, R
                 });
             }
             slots.wait();
-            if (on_progress) on_progress();
         }
     });
 

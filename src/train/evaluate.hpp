@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "data/batch_loader.hpp"
 #include "data/image_dataset.hpp"
@@ -13,10 +12,9 @@
 
 namespace holdfast::train {
 
-/// Collective. The same result on all ranks. Calls `on_progress` whenever some of this rank's batches are done.
+/// Collective. The same result on all ranks.
 EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
                                    data::ImageDataset const& test, data::Normalization const& normalization,
-                                   std::int64_t batch_size,
-                                   std::function<void()> const& on_progress = {});
+                                   std::int64_t batch_size);
 
 }  // namespace holdfast::train

@@ -56,10 +56,10 @@ std::string place(Phase phase, std::int64_t step) {
 
 std::string what_hangs(RankReport const& rank, std::vector<HostRanks> const& hosts) {
     bool const is_writer = rank.saving && rank.saving_s >= rank.seconds;
-    std::string text = fmt::format("rank {} on {} hangs in {} for {:.0f} s", rank.rank,
-                                   host_of(rank.rank, hosts),
-                                   is_writer ? place(Phase::save, *rank.saving) : place(rank.phase, rank.step),
-                                   is_writer ? rank.saving_s : rank.seconds);
+    std::string text =
+        fmt::format("rank {} on {} hangs in {} for {:.0f} s", rank.rank, host_of(rank.rank, hosts),
+                    is_writer ? place(Phase::save, *rank.saving) : place(rank.phase, rank.step),
+                    is_writer ? rank.saving_s : rank.seconds);
     if (!rank.process_state.empty()) text += fmt::format(" (process {} {})", rank.pid, rank.process_state);
     return text;
 }
@@ -83,8 +83,9 @@ std::string who_waits_for_whom(Judgement const& judgement, std::vector<HostRanks
         return fmt::format("all ranks wait for each other in {}: a bug, please report it", where);
     std::vector<std::string> names;
     for (HostRanks const& host : hosts) names.push_back(fmt::format("{} ({})", host.name, ranks_of(host)));
-    return fmt::format("all ranks run and wait for each other in {}: the network between the hosts {} is broken",
-                       where, fmt::join(names, ", "));
+    return fmt::format(
+        "all ranks run and wait for each other in {}: the network between the hosts {} is broken", where,
+        fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -161,7 +162,8 @@ std::string explain(Judgement const& judgement, std::vector<HostRanks> const& ho
             ? std::string()
             : fmt::format(", without {} if it happens there again", fmt::join(bad_hosts, ", "));
     return fmt::format(
-        "no progress for {:.0f} s: {}{} (no rank can go on without the others); this launch ends with 75: start "
+        "no progress for {:.0f} s: {}{} (no rank can go on without the others); this launch ends with 75: "
+        "start "
         "again to go on from the last checkpoint{}{}",
         deadline_s, fmt::join(causes, "; "), waiting, advice,
         report_folder.empty() ? std::string() : fmt::format("; details: {}", report_folder));

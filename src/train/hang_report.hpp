@@ -41,10 +41,10 @@ struct HostReport {
 };
 
 struct Judgement {
-    std::vector<RankReport> hanging;     ///< the others wait for these
-    std::vector<RankReport> waiting;     ///< have done their part
-    std::vector<HostRanks> silent_hosts; ///< wrote no report
-    bool knows_all_hosts = true;         ///< false: reports could not be exchanged
+    std::vector<RankReport> hanging;      ///< the others wait for these
+    std::vector<RankReport> waiting;      ///< have done their part
+    std::vector<HostRanks> silent_hosts;  ///< wrote no report
+    bool knows_all_hosts = true;          ///< false: reports could not be exchanged
 };
 
 /// A host whose machine names are not unique gets its number appended: its report must not replace another's.

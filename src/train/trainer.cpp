@@ -202,10 +202,9 @@ report::ProgressState Trainer::progress() const {
 }
 
 EvaluationSums Trainer::collective_evaluate_state() {
-    auto const in_evaluation = [&] { parts_.phases.enter(Phase::evaluate, parts_.state.step); };
-    in_evaluation();
+    parts_.phases.enter(Phase::evaluate, parts_.state.step);
     return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
-                               parts_.state.settings.eval_batch_size, in_evaluation);
+                               parts_.state.settings.eval_batch_size);
 }
 
 void Trainer::collective_save() {

@@ -63,11 +63,16 @@ std::string process_state(int pid) {
     // In another process namespace the number may be somebody else's.
     if (stat.substr(begin + 1, end - begin - 1) + "\n" != text_of("/proc/self/comm")) return "";
     switch (stat[end + 2]) {
-        case 'T': return "is stopped";
-        case 't': return "is stopped by a debugger";
-        case 'D': return "waits for a disk or a network file system";
-        case 'Z': return "has ended";
-        default: return "";
+        case 'T':
+            return "is stopped";
+        case 't':
+            return "is stopped by a debugger";
+        case 'D':
+            return "waits for a disk or a network file system";
+        case 'Z':
+            return "has ended";
+        default:
+            return "";
     }
 }
 
@@ -191,8 +196,8 @@ Watchdog::~Watchdog() {
 
 void Watchdog::collective_attach(parallel::Communicator& world) {
     if (!is_on_) return;
-    auto memory = parallel::HostSharedMemory::collective_allocate(
-        world, PhaseBoard::bytes_for(world.local_size()));
+    auto memory =
+        parallel::HostSharedMemory::collective_allocate(world, PhaseBoard::bytes_for(world.local_size()));
     std::vector<std::string> const names = world.all_gather(world.host_name());
     std::vector<int> host_of_rank;
     for (std::string const& host : world.all_gather(std::to_string(world.host())))
@@ -211,10 +216,10 @@ void Watchdog::collective_attach(parallel::Communicator& world) {
 
 void Watchdog::collective_own_run(parallel::Communicator const& world, OwnedRun const& run) {
     if (!is_on_) return;
-    std::istringstream lines(world.broadcast(
-        fmt::format("{}\n{}\n{}\n{}", run.launch, run.steps_per_epoch, run.writer_dir.filename().string(),
-                    run.run_dir.string()),
-        0));
+    std::istringstream lines(
+        world.broadcast(fmt::format("{}\n{}\n{}\n{}", run.launch, run.steps_per_epoch,
+                                    run.writer_dir.filename().string(), run.run_dir.string()),
+                        0));
     OwnedRun owned;
     std::string writer;
     std::string run_dir;
@@ -295,19 +300,20 @@ void Watchdog::report() {
         if (!knows_all_hosts) judgement.silent_hosts.clear();
         return judgement;
     };
-    line_ = explain(conclude(is_attached && hosts.size() == 1), hosts, mine.deadline_s, "");
+    Judgement const so_far = conclude(is_attached && hosts.size() == 1);
+    line_ = explain(so_far, hosts, mine.deadline_s, "");
     lock.unlock();
 
     bool is_written = false;
     fs::path const folder = run ? run->run_dir / "hang" : fs::path();
     auto const write_own = [&](Judgement const& judgement, std::string const& conclusion) {
-        return try_to_write(report_path(*run, host),
-                            to_json(mine, host, run->launch, judgement, conclusion), folder);
+        return try_to_write(report_path(*run, host), to_json(mine, host, run->launch, judgement, conclusion),
+                            folder);
     };
     if (run && is_attached) {
         std::error_code ignored;
         fs::create_directory(folder, ignored);
-        is_written = write_own({}, "");
+        is_written = write_own(so_far, "");
     }
     auto const until = WatchdogClock::now() + max_wait_for_hosts;
     for (bool all = false; is_written && !all && WatchdogClock::now() < until;) {

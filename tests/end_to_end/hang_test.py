@@ -51,7 +51,7 @@ class HangTest(holdfast_run.TestCase):
         return time.monotonic() - since
 
     def reports(self) -> list[dict]:
-        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "hang").glob("*"))]
+        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "hang").glob("*.json"))]
 
     def assert_ended_for(self, launch: holdfast_run.Launch, others: list[int], since: float, rank: int) -> dict:
         """All others end in time and name `rank`, which has hung `since` then. Returns what it is said to have done."""

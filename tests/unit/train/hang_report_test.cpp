@@ -55,8 +55,8 @@ std::vector<HostRanks> const two_hosts{{"n1", 0, 2}, {"n2", 2, 2}};
 Judgement judge_one(std::vector<RankReport> ranks) { return judge(one_host, {host_of(std::move(ranks))}); }
 
 TEST(Judge, BlamesWhoComputesWhileTheOthersWaitInTheExchange) {
-    Judgement const judgement = judge_one(
-        {rank_in(Phase::exchange, 0), rank_in(Phase::compute, 1), rank_in(Phase::exchange, 2)});
+    Judgement const judgement =
+        judge_one({rank_in(Phase::exchange, 0), rank_in(Phase::compute, 1), rank_in(Phase::exchange, 2)});
     EXPECT_THAT(numbers(judgement.hanging), ElementsAre(1));
     EXPECT_THAT(numbers(judgement.waiting), ElementsAre(0, 2));
 }
@@ -80,15 +80,15 @@ TEST(Judge, ARankThatHasBeenSilentOnlyForAMomentIsNotStopped) {
 
 TEST(Judge, WithAStoppedProcessThereTheOthersWait) {
     // Rank 0 would write the step's records if the disk let it; but rank 1 is why the launch stands.
-    Judgement const judgement = judge_one(
-        {rank_in(Phase::record, 0), stopped_in(Phase::compute, 1), rank_in(Phase::exchange, 2)});
+    Judgement const judgement =
+        judge_one({rank_in(Phase::record, 0), stopped_in(Phase::compute, 1), rank_in(Phase::exchange, 2)});
     EXPECT_THAT(numbers(judgement.hanging), ElementsAre(1));
     EXPECT_THAT(numbers(judgement.waiting), ElementsAre(2, 0));
 }
 
 TEST(Judge, InTheSamePhaseBlamesWhoHasNotDoneItsPart) {
-    Judgement const judgement = judge_one(
-        {rank_in(Phase::save, 0), waiting_in(Phase::save, 1), waiting_in(Phase::save, 2)});
+    Judgement const judgement =
+        judge_one({rank_in(Phase::save, 0), waiting_in(Phase::save, 1), waiting_in(Phase::save, 2)});
     EXPECT_THAT(numbers(judgement.hanging), ElementsAre(0));
     EXPECT_THAT(numbers(judgement.waiting), ElementsAre(1, 2));
 }
@@ -108,7 +108,8 @@ TEST(Judge, BlamesACheckpointWriterOnlyPastItsOwnDeadline) {
     root.saving_s = 10 * deadline;
     Judgement const judgement = judge_one({root, rank_in(Phase::exchange, 1, 0.25)});
     EXPECT_THAT(numbers(judgement.hanging), ElementsAre(0));
-    EXPECT_THAT(explain(judgement, one_host, 600, ""), HasSubstr("rank 0 on n1 hangs in save of step 12 for 600 s"));
+    EXPECT_THAT(explain(judgement, one_host, 600, ""),
+                HasSubstr("rank 0 on n1 hangs in save of step 12 for 600 s"));
 }
 
 TEST(Judge, NamesAHostThatWroteNoReport) {
@@ -116,9 +117,10 @@ TEST(Judge, NamesAHostThatWroteNoReport) {
         judge(two_hosts, {host_of({rank_in(Phase::exchange, 0), rank_in(Phase::exchange, 1)}), std::nullopt});
     EXPECT_THAT(judgement.hanging, IsEmpty());
     EXPECT_THAT(numbers(judgement.waiting), ElementsAre(0, 1));
-    EXPECT_THAT(explain(judgement, two_hosts, deadline, "/run/hang"),
-                AllOf(HasSubstr("host n2 (ranks 2, 3) has written no report"), HasSubstr("; ranks 0, 1 wait ("),
-                      HasSubstr("without n2 if it happens there again"), EndsWith("details: /run/hang")));
+    EXPECT_THAT(
+        explain(judgement, two_hosts, deadline, "/run/hang"),
+        AllOf(HasSubstr("host n2 (ranks 2, 3) has written no report"), HasSubstr("; ranks 0, 1 wait ("),
+              HasSubstr("without n2 if it happens there again"), EndsWith("details: /run/hang")));
 }
 
 TEST(Judge, TakesTheCulpritFromTheOtherHostsReport) {
@@ -127,9 +129,10 @@ TEST(Judge, TakesTheCulpritFromTheOtherHostsReport) {
                           host_of({stopped_in(Phase::compute, 2), rank_in(Phase::exchange, 3)})});
     EXPECT_THAT(numbers(judgement.hanging), ElementsAre(2));
     EXPECT_THAT(numbers(judgement.waiting), ElementsAre(0, 1, 3));
-    EXPECT_THAT(explain(judgement, two_hosts, deadline, ""),
-                AllOf(HasSubstr("rank 2 on n2 hangs in compute of step 17 for 61 s (process 1002 is stopped)"),
-                      HasSubstr("ranks 0, 1, 3 wait"), HasSubstr("without n2"), Not(HasSubstr("details"))));
+    EXPECT_THAT(
+        explain(judgement, two_hosts, deadline, ""),
+        AllOf(HasSubstr("rank 2 on n2 hangs in compute of step 17 for 61 s (process 1002 is stopped)"),
+              HasSubstr("ranks 0, 1, 3 wait"), HasSubstr("without n2"), Not(HasSubstr("details"))));
 }
 
 TEST(Explain, WhereAllRunAndWaitTheNetworkIsBroken) {
@@ -143,8 +146,8 @@ TEST(Explain, WhereAllRunAndWaitTheNetworkIsBroken) {
 }
 
 TEST(Explain, ClaimsNothingAboutHostsItCouldNotHearOf) {
-    Judgement judgement = judge(two_hosts, {host_of({waiting_in(Phase::start, 0), waiting_in(Phase::start, 1)}),
-                                            std::nullopt});
+    Judgement judgement =
+        judge(two_hosts, {host_of({waiting_in(Phase::start, 0), waiting_in(Phase::start, 1)}), std::nullopt});
     judgement.silent_hosts.clear();
     judgement.knows_all_hosts = false;
     EXPECT_THAT(explain(judgement, two_hosts, deadline, ""),
@@ -198,10 +201,11 @@ TEST(HangFile, SaysOfEveryRankWhatItDoesAndForWhomItWaits) {
 }
 
 TEST(HangFile, WhatIsNoReportIsNone) {
-    for (char const* const text : {"", "{", "[]", "{}", R"({"deadline_s": 1})",
-                                   R"({"deadline_s": "soon", "saving_deadline_s": 1, "ranks": []})",
-                                   R"({"deadline_s": 1, "saving_deadline_s": 1, "ranks": [{"rank": 0}]})",
-                                   R"({"deadline_s": 1, "saving_deadline_s": 1, "ranks": [{"phase": "lunch"}]})"})
+    for (char const* const text :
+         {"", "{", "[]", "{}", R"({"deadline_s": 1})",
+          R"({"deadline_s": "soon", "saving_deadline_s": 1, "ranks": []})",
+          R"({"deadline_s": 1, "saving_deadline_s": 1, "ranks": [{"rank": 0}]})",
+          R"({"deadline_s": 1, "saving_deadline_s": 1, "ranks": [{"phase": "lunch"}]})"})
         EXPECT_FALSE(host_report_from_json(text)) << text;
 }
 
