@@ -28,7 +28,7 @@ class HangTest(holdfast_run.TestCase):
         super().setUp()
         self.run_dir = self.folder / "run"
 
-    def launch(self, *arguments, watchdog_s: int, ranks: int = 3, env: dict = {}) -> holdfast_run.Launch:
+    def launch(self, *arguments, watchdog_s: int, ranks: int | None = 3, env: dict = {}) -> holdfast_run.Launch:
         return self.start("train", *arguments, "--run", self.run_dir, "--watchdog-seconds", watchdog_s, ranks=ranks, env=env)
 
     def pids(self, launch: holdfast_run.Launch, ranks: int = 3) -> dict[int, int]:
@@ -115,7 +115,7 @@ class StepTest(HangTest):
             shutil.rmtree(self.run_dir)
         self.assertEqual(hanging["phase"], "compute", f"in {attempt + 1} attempts")
 
-    def test_only_rank_goes_on_after_a_hang(self):
+    def test_run_goes_on_after_a_hang(self):
         steps = narrow("synthetic:150", epochs=1000)
         launch = self.launch(*steps, watchdog_s=1, ranks=2)
         pids = self.pids(launch, 2)
@@ -169,6 +169,14 @@ class OtherPhasesTest(HangTest):
         launch.wait_for("its ownership", lambda: list(self.run_dir.glob("writer-*")))
         hanging = self.assert_ended_for(launch, list(pids.values()), time.monotonic(), 0)
         self.assertEqual((hanging["phase"], hanging["process"], hanging["is_waiting"]), ("start", "", False))
+
+    def test_only_rank_hangs(self):
+        self.run_dir.mkdir()
+        os.mkfifo(self.run_dir / "train.log")
+        launch = self.launch(*ENDLESS, watchdog_s=1, ranks=None)
+        launch.wait_for("its ownership", lambda: list(self.run_dir.glob("writer-*")))
+        hanging = self.assert_ended_for(launch, [launch.process.pid], time.monotonic(), 0)
+        self.assertEqual((hanging["phase"], hanging["pid"]), ("start", launch.process.pid))
 
     def test_rank_stopped_in_evaluation(self):
         # 4 steps, then 8,000 test images.
