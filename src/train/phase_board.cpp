@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/phase_board.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
@@ -32,12 +33,30 @@ std::uint64_t pack(Phase phase, std::int64_t step, bool is_waiting) {
 
 }  // namespace
 
+bool is_in_step(Phase phase) {
+    return phase == Phase::data || phase == Phase::compute || phase == Phase::exchange ||
+           phase == Phase::record;
+}
+
 std::string_view name_of(Phase phase) { return names.at(static_cast<std::size_t>(phase)); }
 
 std::optional<Phase> phase_named(std::string_view name) {
     for (std::size_t i = 0; i < names.size(); ++i)
         if (names[i] == name) return static_cast<Phase>(i);
     return std::nullopt;
+}
+
+void LongestStep::begin(Clock::time_point now, std::uint64_t ticks) {
+    start_ = now;
+    start_ticks_ = ticks;
+}
+
+void LongestStep::end(Clock::time_point now, std::uint64_t ticks) {
+    if (!start_) return;
+    // It began up to a tick before the first and ended up to one after the last.
+    Clock::duration const ticked = static_cast<std::int64_t>(ticks - start_ticks_ + 2) * watchdog_tick;
+    longest_ = std::max(longest_, std::min(now - *start_, ticked));
+    start_.reset();
 }
 
 PhaseBoard::PhaseBoard(int rank) { write_identity(rank); }
@@ -78,6 +97,14 @@ void PhaseBoard::leave() {
 
 void PhaseBoard::enter(Phase phase, std::int64_t step) {
     Words& mine = words_[own_row_];
+    if (phase == Phase::data || !is_in_step(phase)) {
+        auto const now = LongestStep::Clock::now();
+        std::uint64_t const ticks = ticks_.load(std::memory_order_relaxed);
+        longest_step_.end(now, ticks);
+        if (phase == Phase::data) longest_step_.begin(now, ticks);
+        auto const longest = std::chrono::ceil<std::chrono::microseconds>(longest_step_.longest());
+        store(mine.longest_step_us, static_cast<std::uint64_t>(longest.count()));
+    }
     store(mine.what, pack(phase, step, phase == Phase::exchange));
     increment(mine.changes);
 }
@@ -112,6 +139,7 @@ void PhaseBoard::read(std::vector<Row>& rows) const {
         row.phase = static_cast<Phase>(what >> 8 & 0xff);
         row.step = static_cast<std::int64_t>(what >> 16);
         row.is_waiting = (what & 1) != 0;
+        row.longest_step_s = static_cast<double>(load(words.longest_step_us)) * 1e-6;
         row.changes = load(words.changes);
         row.signs_of_life = load(words.signs_of_life);
         row.saves = load(words.saves);

@@ -3,6 +3,8 @@
 // other ranks. A change is two stores, so it may happen many times a step. Nobody acts on it but the watchdogs.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,8 +25,30 @@ enum class Phase : std::uint8_t {
     shutdown,
 };
 
+/// The phases that a step goes through.
+bool is_in_step(Phase phase);
 std::string_view name_of(Phase phase);
 std::optional<Phase> phase_named(std::string_view name);
+
+/// The longest step of a launch. By the clock, and so nearly the same on all hosts; but a step in which the process was suspended
+/// counts only for the ticks of the watchdog that passed in it.
+class LongestStep {
+  public:
+    using Clock = std::chrono::steady_clock;
+
+    void begin(Clock::time_point now, std::uint64_t ticks);
+    /// Nothing if no step has begun.
+    void end(Clock::time_point now, std::uint64_t ticks);
+    Clock::duration longest() const { return longest_; }
+
+  private:
+    std::optional<Clock::time_point> start_;
+    std::uint64_t start_ticks_ = 0;
+    Clock::duration longest_{0};
+};
+
+/// What a watchdog counts time in.
+inline constexpr std::chrono::milliseconds watchdog_tick{250};
 
 class PhaseBoard {
   public:
@@ -35,6 +59,7 @@ class PhaseBoard {
         Phase phase = Phase::start;
         std::int64_t step = 0;
         bool is_waiting = false;
+        double longest_step_s = 0;             ///< so far; 0: none is done
         std::uint64_t changes = 0;             ///< moves whenever the rank gets on
         std::uint64_t signs_of_life = 0;       ///< moves as long as the process runs at all
         std::optional<std::int64_t> saving{};  ///< step that the checkpoint writer's thread is at, if any
@@ -61,6 +86,8 @@ class PhaseBoard {
 
     /// For the watchdogs.
     void show_life();
+    /// A tick has passed that counts.
+    void count_tick() { ticks_.fetch_add(1, std::memory_order_relaxed); }
     /// Into `rows`; allocates nothing once it has held as many.
     void read(std::vector<Row>& rows) const;
     std::size_t own_row() const { return own_row_; }
@@ -77,6 +104,7 @@ class PhaseBoard {
         std::uint64_t signs_of_life = 0;
         std::uint64_t saves = 0;   ///< odd while the writer is at work
         std::uint64_t saving = 0;  ///< its step
+        std::uint64_t longest_step_us = 0;
         std::uint32_t rank = 0;
         std::uint32_t pid = 0;
     };
@@ -91,6 +119,8 @@ class PhaseBoard {
     Header* header_ = &own_header_;
     std::span<Words> words_{&own_words_, 1};
     std::size_t own_row_ = 0;
+    LongestStep longest_step_;
+    std::atomic<std::uint64_t> ticks_{0};
 };
 
 }  // namespace holdfast::train

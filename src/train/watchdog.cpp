@@ -28,14 +28,9 @@ constexpr double steps_per_deadline = 20;
 constexpr double unknown_factor = 10;  ///< floor of what no step tells about, in units of --watchdog-seconds
 
 // From the deadline to the last rank's end these add up to less than 5 s.
-constexpr auto max_wait_for_hosts = 1500ms;
-constexpr auto max_wait_for_report = 2500ms;
-constexpr auto max_wait_for_speaker = 3500ms;
-
-bool is_in_step(Phase phase) {
-    return phase == Phase::data || phase == Phase::compute || phase == Phase::exchange ||
-           phase == Phase::record;
-}
+constexpr auto max_wait_for_hosts = 2500ms;
+constexpr auto max_wait_for_report = 3250ms;
+constexpr auto max_wait_for_speaker = 4000ms;
 
 int rank_of_launcher() {
     for (char const* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
@@ -96,8 +91,8 @@ bool TickCounter::count(WatchdogClock::time_point now) {
     return now - std::exchange(last_, now) <= watchdog_tick + max_late;
 }
 
-double deadline_s(Phase phase, double watchdog_s, double longest_step_s, bool first_step_done) {
-    double const floor = is_in_step(phase) && first_step_done ? watchdog_s : unknown_factor * watchdog_s;
+double deadline_s(Phase phase, double watchdog_s, double longest_step_s) {
+    double const floor = is_in_step(phase) && longest_step_s > 0 ? watchdog_s : unknown_factor * watchdog_s;
     return std::max(floor, steps_per_deadline * longest_step_s);
 }
 
@@ -106,7 +101,7 @@ void HangDetector::tick(std::span<PhaseBoard::Row const> rows, std::size_t own_r
         watched_.clear();
         for (PhaseBoard::Row const& row : rows) watched_.push_back({row});
         own_row_ = own_row;
-        return follow_steps(rows[own_row]);
+        return;
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
         Watched& watched = watched_[i];
@@ -115,25 +110,12 @@ void HangDetector::tick(std::span<PhaseBoard::Row const> rows, std::size_t own_r
         watched.ticks_silent = row.signs_of_life == watched.row.signs_of_life ? watched.ticks_silent + 1 : 0;
         watched.ticks_saving = row.saving && row.saves == watched.row.saves ? watched.ticks_saving + 1 : 0;
         watched.row = row;
+        longest_step_s_ = std::max(longest_step_s_, row.longest_step_s);
     }
-    follow_steps(rows[own_row]);
-}
-
-void HangDetector::follow_steps(PhaseBoard::Row const& own) {
-    if (step_ && own.step != *step_) {
-        first_step_done_ = true;
-        // It began up to a tick before it was first seen.
-        if (ticks_in_step_ > 0) longest_step_ticks_ = std::max(longest_step_ticks_, ticks_in_step_ + 1);
-        step_.reset();
-        ticks_in_step_ = 0;
-    }
-    if (!is_in_step(own.phase)) return;
-    if (step_) ++ticks_in_step_;
-    step_ = own.step;
 }
 
 double HangDetector::deadline_of(Phase phase) const {
-    return deadline_s(phase, watchdog_s_, longest_step_ticks_ * tick_s, first_step_done_);
+    return deadline_s(phase, watchdog_s_, longest_step_s_);
 }
 
 std::optional<double> HangDetector::passed_deadline_s() const {
@@ -250,6 +232,7 @@ void Watchdog::watch() {
         phases_.show_life();
         if (phases_.report_is_claimed()) leave(lock);
         if (!counter.count(WatchdogClock::now())) continue;
+        phases_.count_tick();
         phases_.read(rows_);
         detector_.tick(rows_, phases_.own_row());
         if (!detector_.passed_deadline_s()) continue;

@@ -26,7 +26,6 @@
 namespace holdfast::train {
 
 using WatchdogClock = std::chrono::steady_clock;
-inline constexpr std::chrono::milliseconds watchdog_tick{250};
 
 class TickCounter {
   public:
@@ -40,8 +39,8 @@ class TickCounter {
 };
 
 /// How long a rank may stay in `phase`. 20 x the longest step so far, at least `watchdog_s`; at least 10 x that where nothing is
-/// known from earlier steps of how long it takes: start, evaluation, save, shutdown, and the first step of a launch.
-double deadline_s(Phase phase, double watchdog_s, double longest_step_s, bool first_step_done);
+/// known from earlier steps of how long it takes: start, evaluation, save, shutdown, and the first step of a launch (0: none yet).
+double deadline_s(Phase phase, double watchdog_s, double longest_step_s);
 
 /// Follows the rows of a board, tick by tick.
 class HangDetector {
@@ -61,16 +60,12 @@ class HangDetector {
         int ticks_silent = 0;
         int ticks_saving = 0;
     };
-    void follow_steps(PhaseBoard::Row const& own);
     double deadline_of(Phase phase) const;
 
     double watchdog_s_;
     std::vector<Watched> watched_;
     std::size_t own_row_ = 0;
-    std::optional<std::int64_t> step_;  ///< this rank is at
-    int ticks_in_step_ = 0;
-    int longest_step_ticks_ = 0;
-    bool first_step_done_ = false;
+    double longest_step_s_ = 0;
 };
 
 /// Where reports go, once the launch owns the run.

@@ -248,7 +248,7 @@ class FalseAlarmTest(HangTest):
         self.addCleanup(os.sched_setaffinity, 0, whole)
         os.sched_setaffinity(0, cores)  # what is started from here on inherits it
         arguments = narrow("synthetic:1200", replicas=8, epochs=8, limit_test=40)
-        launch = self.launch(*arguments, watchdog_s=2, ranks=4 * len(cores))
+        launch = self.launch(*arguments, watchdog_s=1, ranks=4 * len(cores))
         ended = launch.finish(timeout_s=3 * holdfast_run.HANG_S)
         self.assertEqual(ended.code, 0, ended)
         self.assertEqual(self.reports(), [])
@@ -309,7 +309,7 @@ class TwoHostsTest(HangTest):
             ended = still_there
         reports = self.reports()
         self.assertEqual([report["host"] for report in reports], ["hftest1", "hftest2"], ended)
-        self.assertLess(took_s, reports[0]["deadline_s"] + LEAVING_S)
+        self.assertLess(took_s, max(report["deadline_s"] for report in reports) + LEAVING_S)
         for report in reports:
             self.assertEqual([row["rank"] for row in report["ranks"] if row["hangs"]], [])
             self.assertEqual(report["hosts_without_report"], [])
@@ -327,7 +327,7 @@ class TwoHostsTest(HangTest):
         self.assertEqual(ended.code, 75, ended)
         reports = self.reports()
         self.assertEqual([report["host"] for report in reports], ["hftest1", "hftest2"], ended)
-        self.assertLess(took_s, reports[0]["deadline_s"] + LEAVING_S)
+        self.assertLess(took_s, max(report["deadline_s"] for report in reports) + LEAVING_S)
         for report in reports:
             self.assertIn("rank 3 on hftest2 hangs", report["conclusion"])
             self.assertIn("without hftest2", report["conclusion"])
