@@ -25,7 +25,7 @@ TRAILER_BYTES = 64
 DIGEST_BYTES = 16
 MAGIC = b"HOLDFAST"
 FORMAT = "holdfast-checkpoint"
-VERSION = 1
+VERSION = 2
 MAX_EXPANSION = 1032  # of deflate, the only compression that Holdfast reads
 BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -79,9 +79,10 @@ def read_image(path, require_trailer=True):
     elif xxh3_128(data[:-DIGEST_BYTES]) != stored:
         raise CheckpointError(f"{path}: damaged (its content does not have the digest it was written with)")
     version, length = struct.unpack_from("<QQ", trailer, len(MAGIC))
-    if version > VERSION:
-        raise CheckpointError(f"{path}: checkpoint format {version} is newer than this program knows ({VERSION})")
-    if version != VERSION or length != len(data) - TRAILER_BYTES or any(trailer[24:-DIGEST_BYTES]):
+    if version != VERSION:
+        age = "newer" if version > VERSION else "older"
+        raise CheckpointError(f"{path}: checkpoint format {version} is {age} than the one this program reads ({VERSION})")
+    if length != len(data) - TRAILER_BYTES or any(trailer[24:-DIGEST_BYTES]):
         raise CheckpointError(f"{path}: damaged (the trailer contradicts the file)")
     return data[:-TRAILER_BYTES], stored.hex()
 

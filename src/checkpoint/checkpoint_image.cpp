@@ -45,7 +45,7 @@ void store_digest(std::byte* to,
     }
 }
 
-void seal(std::span<std::byte> file) {
+void write_trailer(std::span<std::byte> file) {
     std::byte* const trailer = file.data() + file.size() - trailer_bytes;
     std::memset(trailer, 0, trailer_bytes);
     std::memcpy(trailer, trailer_magic, sizeof trailer_magic);
@@ -72,20 +72,19 @@ Digest verify_trailer(std::span<std::byte const> file, std::string const& name) 
             "{}: damaged (the digest of its content is {}, not the one it was written with)", name,
             digest.hex());
     std::uint64_t const version = load_u64(trailer + version_at);
-    if (version > format_version) {
-        throw NewerFormatError(
+    if (version != format_version) {
+        throw OtherFormatError(
             ExitCode::do_not_requeue,
-            fmt::format("{}: checkpoint format {} is newer than this Holdfast knows ({}); use the "
-                        "version that wrote it",
-                        name, version, format_version));
+            fmt::format("{}: checkpoint format {} is {} than the one this Holdfast reads ({}); "
+                        "use the version that wrote it",
+                        name, version, version > format_version ? "newer" : "older", format_version));
     }
-    bool const plausible = version == format_version &&
-                           load_u64(trailer + length_at) == file.size() - trailer_bytes &&
+    bool const plausible = load_u64(trailer + length_at) == file.size() - trailer_bytes &&
                            std::all_of(trailer + reserved_at, trailer + digest_at,
                                        [](std::byte b) { return b == std::byte{0}; });
     require(plausible, ExitCode::do_not_requeue,
-            "{}: the digest trailer contradicts the file (version {}, length {}, file of {} bytes)", name,
-            version, load_u64(trailer + length_at), file.size());
+            "{}: the digest trailer contradicts the file (length {}, file of {} bytes)", name,
+            load_u64(trailer + length_at), file.size());
     return digest;
 }
 
@@ -282,17 +281,40 @@ void CheckpointImage::build(Visit const& visit) {
     bytes_.resize(bytes_.size() + trailer_bytes);
 }
 
-std::span<std::byte const> CheckpointImage::save(Visit const& visit) {
+void CheckpointImage::copy(Visit const& visit) {
     Writer writer(*this);
     visit(writer);
-    if (!writer.fits()) {
-        build(visit);
-        Writer again(*this);
-        visit(again);
-        require(again.fits(), ExitCode::internal_error, "the state's fields changed while they were saved");
+    if (writer.fits()) return;
+    build(visit);
+    Writer again(*this);
+    visit(again);
+    require(again.fits(), ExitCode::internal_error, "the state's fields changed while they were saved");
+}
+
+std::string CheckpointImage::find_not_finite() const {
+    for (auto const& [path, slot] : slots_) {
+        if (slot.info.type != ElementType::f32) continue;
+        std::span<std::byte const> const content =
+            std::span(bytes_).subspan(slot.offset, slot.info.size_bytes());
+        float nonfinite = 0;  // x * 0 is 0 for every finite x and NaN otherwise
+        for (std::size_t at = 0; at < content.size(); at += sizeof(float)) {
+            float value;
+            std::memcpy(&value, content.data() + at, sizeof value);
+            nonfinite += value * 0.0f;
+        }
+        if (nonfinite != 0.0f) return path;
     }
-    seal(bytes_);
+    return {};
+}
+
+std::span<std::byte const> CheckpointImage::seal() {
+    write_trailer(bytes_);
     return bytes_;
+}
+
+std::span<std::byte const> CheckpointImage::save(Visit const& visit) {
+    copy(visit);
+    return seal();
 }
 
 // ---- StateDigester ----

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run's state as the bytes of a checkpoint file, and back (docs/checkpoint-format.md). The HDF5 structure
-// is built once per launch; a save copies the values to their known addresses and seals the bytes with a
-// digest trailer. Reading is strict: a file that is damaged, newer, or does not hold exactly the state asked
+// is built once per launch; a save copies the values to their known addresses, and another thread may then
+// seal the bytes with a digest trailer. Reading is strict: a file that is damaged, newer, or does not hold exactly the state asked
 // for is refused. No disk access here.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace holdfast::checkpoint {
 /// Shows every field of the state to the archive. Must name the same fields each time; lengths may change.
 using Visit = std::function<void(StateArchive&)>;
 
-inline constexpr std::int64_t format_version = 1;
+inline constexpr std::int64_t format_version = 2;
 inline constexpr std::size_t trailer_bytes = 64;
 inline constexpr std::string_view parameters_group = "/model";
 inline constexpr std::string_view momentum_group = "/momentum";
@@ -32,19 +32,24 @@ inline constexpr std::string_view buffers_group = "/buffers";
 inline constexpr std::string_view progress_group = "/progress";
 inline constexpr std::string_view step_path = "/progress/step";
 
-/// An intact file of a later Holdfast: not damage, so never skipped in favour of an older one.
-class NewerFormatError : public Error {
+/// An intact file of another version of Holdfast: not damage, so never skipped in favour of an older one.
+class OtherFormatError : public Error {
   public:
     using Error::Error;
 };
 
 class CheckpointImage {
   public:
-    /// Builds the file's structure from the fields that `visit` declares.
+    /// Builds the file's structure from the fields that `visit` declares, without their values.
     explicit CheckpointImage(Visit const& visit);
 
-    /// The finished file, valid until the next save. Builds the structure again if a field, type or shape has
-    /// changed.
+    /// Copies the values into the file. Builds the structure again if a field, type or shape has changed.
+    void copy(Visit const& visit);
+    /// A float field with a NaN or infinity among the copied values; empty if there is none.
+    std::string find_not_finite() const;
+    /// The finished file, valid until the next copy.
+    std::span<std::byte const> seal();
+    /// Both at once.
     std::span<std::byte const> save(Visit const& visit);
 
   private:
@@ -96,8 +101,8 @@ enum class Trailer {
 
 class CheckpointFile {
   public:
-    /// Checks digest, version and structure. Throws Error(do_not_requeue) naming `name`, NewerFormatError for
-    /// a later format.
+    /// Checks digest, version and structure. Throws Error(do_not_requeue) naming `name`, OtherFormatError for
+    /// another format.
     CheckpointFile(std::vector<std::byte> bytes, std::string name, Trailer trailer = Trailer::required);
 
     /// Fills all fields from the datasets under `groups` (default: all). Throws Error(do_not_requeue) with

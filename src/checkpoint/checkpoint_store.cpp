@@ -67,7 +67,7 @@ Attempt attempt(CheckpointStore::Entry const& entry) {
         std::vector<std::byte> bytes = read_file(entry.path, max_checkpoint_bytes);
         result.digest = digest_of(bytes);
         result.good = open_as_step(std::move(bytes), entry).take_bytes();
-    } catch (NewerFormatError const&) {
+    } catch (OtherFormatError const&) {
         throw;
     } catch (Error const& error) {
         if (error.code() != ExitCode::do_not_requeue) throw;

@@ -41,7 +41,7 @@ class CheckpointStore {
     std::vector<Entry> list() const;
 
     /// The newest checkpoint that verifies; warns of each that does not. None if the run has no checkpoint at
-    /// all. Throws Error(do_not_requeue) if it has some but none is good, or a newer format is met;
+    /// all. Throws Error(do_not_requeue) if it has some but none is good, or another format is met;
     /// Error(retry) for disk trouble.
     std::optional<StoredCheckpoint> read_newest_good(DamagedFiles damaged);
 

@@ -11,6 +11,7 @@
 #include "commands/run_path.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/stop_request.hpp"
 #include "parallel/launch_table.hpp"
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
@@ -56,8 +57,15 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
         if (world.local_rank() == 0) train::load_weights(*file, engine.network().layout, engine.tensors());
     });
     world.barrier();
-    train::EvaluationSums const sums = train::collective_evaluate(
-        world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size);
+    auto const evaluated =
+        train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(),
+                                   settings.eval_batch_size, [] { return stop_signal() != 0; });
+    if (!evaluated) {
+        log::info("Asked to stop; nothing was evaluated.");
+        world.barrier();
+        return ExitCode::retry;
+    }
+    train::EvaluationSums const& sums = *evaluated;
     if (world.rank() == 0) {
         double const loss = sums.loss / static_cast<double>(sums.count);
         if (options.json)

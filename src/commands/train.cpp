@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast train: assembles a launch and runs it. First start and resume are one path: a new run begins with the checkpoint of
 // step 0, and every launch goes on from the newest checkpoint that verifies.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
@@ -34,6 +38,26 @@ using parallel::Communicator;
 std::map<std::string, report::ProgressMode> const progress_modes{{"auto", report::ProgressMode::automatic},
                                                                  {"always", report::ProgressMode::always},
                                                                  {"never", report::ProgressMode::never}};
+
+/// When this launch must be over, in seconds since 1970: by the flag, or by what the job's script or SLURM says.
+std::optional<double> end_time_s(double stop_after_minutes) {
+    std::optional<double> end;
+    for (char const* const name : {"HOLDFAST_END_TIME", "SLURM_JOB_END_TIME"}) {
+        char const* const text = std::getenv(name);
+        if (text == nullptr || *text == '\0') continue;
+        char* rest = nullptr;
+        end = std::strtod(text, &rest);
+        require(*rest == '\0' && *end > 0, ExitCode::usage, "{}={}: not a time in seconds since 1970", name,
+                text);
+        break;
+    }
+    if (stop_after_minutes > 0) {
+        std::chrono::duration<double> const now = std::chrono::system_clock::now().time_since_epoch();
+        double const own_end = now.count() + 60 * stop_after_minutes;
+        end = std::min(end.value_or(own_end), own_end);
+    }
+    return end;
+}
 
 void print_start(Communicator const& world, Preparation const& ready, TrainOptions const& options,
                  train::TrainingEngine& engine) {
@@ -86,6 +110,11 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
 void note_failure(train::RunDirectory& run_directory, ExitCode code, char const* reason,
                   train::RunState const& state) {
     try {
+        run_directory.finish_save();
+    } catch (Error const& error) {
+        log::warning("{}", error.what());
+    }
+    try {
         run_directory.write_outcome(code, reason, state);
     } catch (Error const& error) {
         log::warning("outcome.json could not be written: {}", error.what());
@@ -113,26 +142,35 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
 }
 
 /// Rank 0, after the last save: the closing line, outcome.json, and the run is free for the next launch.
-void end_launch(train::RunDirectory& run_directory, ExitCode code, train::RunState& state) {
+void end_launch(train::RunDirectory& run_directory, ExitCode code, std::string const& stop_reason,
+                train::RunState& state) {
     bool const is_finished = code == ExitCode::finished;
     auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-    log::info(
-        "{} Parameters digest: {}",
-        is_finished ? "Finished." : fmt::format("Stopped at step {}; start again to go on.", state.step),
-        checkpoint::parameters_digest(visit).hex());
-    run_directory.write_outcome(code, is_finished ? "finished" : "asked to stop", state);
+    log::info("{} Parameters digest: {}",
+              is_finished ? "Finished."
+                          : fmt::format("Stopped at step {} ({}); start again to go on.", state.step,
+                                        stop_reason.empty() ? "another rank was asked to" : stop_reason),
+              checkpoint::parameters_digest(visit).hex());
+    run_directory.write_outcome(code, is_finished ? "finished" : stop_reason, state);
     run_directory.release();
+}
+
+ExitCode stopped_early() {
+    log::info("Asked to stop before training began; nothing was changed. Start again to go on.");
+    return ExitCode::retry;
 }
 
 ExitCode train_run(Communicator const& world, TrainOptions const& options, train::Watchdog& watchdog) {
     collective_require_same(world, "command lines", options.command_text);
     FoundRun const found = collective_find_run(world, options);
+    watchdog.phases().enter(train::Phase::start, found.step);
     train::Settings settings = collective_resume_settings(world, options, found);
-    if (found.exists && options.resume == "auto" &&
+    if (found.exists && options.resume == "auto" && found.is_evaluated &&
         found.step >= train::end_step(settings, found.steps_per_epoch)) {
         print_finished(found, settings, options);
         return ExitCode::finished;
     }
+    if (collective_stop_requested(world)) return stopped_early();
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
     train::TrainingEngine engine(world, ready.settings,
                                  train::network_config(ready.settings, *ready.sets.train), ready.table);
@@ -159,11 +197,13 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, train
         });
     }
 
+    if (collective_stop_requested(world)) return stopped_early();
+
     std::unique_ptr<train::RunDirectory> run_directory;  // on rank 0
     std::vector<std::byte> bytes;
     world.agree([&] {
         if (world.rank() != 0) return;
-        run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
+        run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep, watchdog.phases());
     });
     watchdog.collective_own_run(world, run_directory ? owned_run(*run_directory, state) : train::OwnedRun{});
     world.agree([&] {
@@ -181,7 +221,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, train
             trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
         watchdog.phases().enter(train::Phase::shutdown, state.step);
         world.agree([&] {
-            if (run_directory) end_launch(*run_directory, code, state);
+            if (run_directory) end_launch(*run_directory, code, trainer.stop_reason(), state);
         });
         return code;
     } catch (Error const& error) {
@@ -235,14 +275,19 @@ Action add_train(CLI::App& app) {
         ->capture_default_str();
     command->add_option("--eval-batch-size", settings.eval_batch_size, "Samples per evaluation batch")
         ->capture_default_str();
+    train::SaveEvery& save_every = options->launch.save_every;
     command
-        ->add_option("--save-every-epochs", options->launch.save_every_epochs,
-                     "Checkpoint every N epochs (0: only at the end)")
-        ->capture_default_str()
+        ->add_option("--save-every-epochs", save_every.epochs,
+                     "Checkpoint every N epochs (0: only at the end; without any --save-every-*: as often as "
+                     "costs at most 1 % of the time)")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--save-every-steps", save_every.steps, "Checkpoint every N steps (0: no)")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--save-every-minutes", save_every.minutes, "Checkpoint every N minutes (0: no)")
         ->check(CLI::NonNegativeNumber);
     command
-        ->add_option("--save-every-steps", options->launch.save_every_steps,
-                     "Checkpoint every N steps too (0: no)")
+        ->add_option("--stop-after-minutes", options->stop_after_minutes,
+                     "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
@@ -270,6 +315,7 @@ Action add_train(CLI::App& app) {
         options->explicitly_given = explicitly_given(*command);
         if (options->settings.device == "auto") options->explicitly_given.erase("device");
         options->command_text = config_text(*command);
+        options->launch.end_time_s = end_time_s(options->stop_after_minutes);
         options->launch.progress = progress_modes.at(options->progress);
         if (options->print_config) {
             std::cout << options->command_text;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/train_start.hpp"
 
-#include <cstring>
+#include <algorithm>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include "core/digest.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/stop_request.hpp"
 #include "parallel/library_versions.hpp"
 #include "train/compute_thread.hpp"
 #include "train/numeric_fingerprint.hpp"
@@ -29,16 +30,11 @@ std::string describe(CheckpointFile const& file) {
     json["fingerprint"] = file.text("/fingerprint/json");
     json["step"] = file.integer(checkpoint::step_path);
     json["steps_per_epoch"] = file.integer("/progress/steps_per_epoch");
-    auto const last_of = [&](std::string const& path) -> std::int64_t {
-        std::vector<std::byte> const column = file.read(path);
-        std::int64_t value = 0;
-        if (column.size() >= sizeof value)
-            std::memcpy(&value, column.data() + column.size() - sizeof value, sizeof value);
-        return value;
-    };
-    bool const is_evaluated = last_of("/history/step") == file.integer(checkpoint::step_path);
-    json["test_correct"] = is_evaluated ? last_of("/history/test_correct") : 0;
-    json["test_count"] = is_evaluated ? last_of("/history/test_count") : 0;
+    report::TestResult const test = train::test_result_of(file).value_or(report::TestResult{});
+    json["epoch"] = file.integer("/progress/epoch");
+    json["evaluated_epochs"] = train::num_evaluated_epochs(file);
+    json["test_correct"] = test.correct;
+    json["test_count"] = test.count;
     return json.dump();
 }
 
@@ -97,6 +93,11 @@ std::string resolved_device(std::string const& device) {
 
 }  // namespace
 
+bool collective_stop_requested(Communicator const& world) {
+    std::vector<std::string> const all = world.all_gather(stop_signal() != 0 ? "stop" : "");
+    return std::any_of(all.begin(), all.end(), [](std::string const& text) { return !text.empty(); });
+}
+
 void collective_require_same(Communicator const& world, char const* what, std::string const& mine) {
     std::vector<std::string> const all = world.all_gather(mine);
     std::vector<std::string> const hosts = world.all_gather(world.host_name());
@@ -153,6 +154,7 @@ FoundRun collective_find_run(Communicator const& world, TrainOptions const& opti
     found.fingerprint = json.at("fingerprint");
     found.step = json.at("step");
     found.steps_per_epoch = json.at("steps_per_epoch");
+    found.is_evaluated = json.at("evaluated_epochs") == json.at("epoch");
     found.test_correct = json.at("test_correct");
     found.test_count = json.at("test_count");
     return found;

@@ -33,6 +33,7 @@ struct TrainOptions {
     bool allow_platform_change = false;
     bool dry_run = false;
     bool print_config = false;
+    double stop_after_minutes = 0;  ///< 0: no limit
 };
 
 /// What rank 0 found on disk, told to all ranks.
@@ -42,6 +43,7 @@ struct FoundRun {
     std::string fingerprint;
     std::int64_t step = 0;
     std::int64_t steps_per_epoch = 1;
+    bool is_evaluated = true;       ///< all finished epochs are
     std::int64_t test_correct = 0;  ///< of the last evaluated epoch, if it ended at `step`
     std::int64_t test_count = 0;
 };
@@ -54,6 +56,9 @@ struct Preparation {
     parallel::LaunchTable table;
     std::string fingerprint;
 };
+
+/// Collective. Whether any rank was asked to stop.
+bool collective_stop_requested(parallel::Communicator const& world);
 
 /// Collective. All ranks must say the same, line by line; throws AgreedError with the first line that differs.
 void collective_require_same(parallel::Communicator const& world, char const* what, std::string const& mine);

@@ -27,44 +27,77 @@ data::ReplicaBatch read_batch(data::ImageDataset const& dataset, data::Normaliza
     return batch;
 }
 
+/// The batches that one rank evaluates between two meetings with the others.
+struct Share {
+    bool wants_stop = false;
+    std::vector<EvaluationSums> sums;
+
+    std::string packed() const {
+        std::string text(1, wants_stop ? 1 : 0);
+        return text.append(reinterpret_cast<char const*>(sums.data()), sums.size() * sizeof(EvaluationSums));
+    }
+    static Share unpacked(std::string const& text) {
+        Share share{text.at(0) != 0, std::vector<EvaluationSums>((text.size() - 1) / sizeof(EvaluationSums))};
+        std::memcpy(share.sums.data(), text.data() + 1, text.size() - 1);
+        return share;
+    }
+};
+
+int most_slots(parallel::Communicator const& communicator, ReplicaSlots const& slots) {
+    int most = 1;
+    for (std::string const& size : communicator.all_gather(std::to_string(slots.size())))
+        most = std::max(most, std::stoi(size));
+    return most;
+}
+
 }  // namespace
 
-EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
-                                   data::ImageDataset const& test, data::Normalization const& normalization,
-                                   std::int64_t batch_size) {
+std::optional<EvaluationSums> collective_evaluate(parallel::Communicator const& communicator,
+                                                  ReplicaSlots& slots, data::ImageDataset const& test,
+                                                  data::Normalization const& normalization,
+                                                  std::int64_t batch_size,
+                                                  std::function<bool()> const& wants_stop) {
     std::int64_t const num_batches = (test.size() + batch_size - 1) / batch_size;
-    std::vector<EvaluationSums> mine;  // of batches rank, rank + P, ...
-    for (std::int64_t batch = communicator.rank(); batch < num_batches; batch += communicator.size())
-        mine.emplace_back();
-    communicator.agree([&] {
-        for (std::size_t first = 0; first < mine.size(); first += static_cast<std::size_t>(slots.size())) {
-            std::size_t const end = std::min(mine.size(), first + static_cast<std::size_t>(slots.size()));
-            for (std::size_t i = first; i < end; ++i) {
-                std::int64_t const batch =
-                    communicator.rank() + static_cast<std::int64_t>(i) * communicator.size();
-                slots.start(static_cast<int>(i - first), [&, i, batch](Replica& replica) {
-                    std::int64_t const begin = batch * batch_size;
-                    mine[i] = replica.evaluate(
+    std::int64_t const num_ranks = communicator.size();
+    std::int64_t const round = num_ranks * most_slots(communicator, slots);
+    EvaluationSums total;
+    for (std::int64_t first = 0; first < num_batches; first += round) {
+        Share mine;  // of batches first + rank, first + rank + P, ...
+        mine.wants_stop = wants_stop();
+        std::int64_t const end = std::min(num_batches, first + round);
+        for (std::int64_t batch = first + communicator.rank(); batch < end; batch += num_ranks)
+            mine.sums.emplace_back();
+        communicator.agree([&] {
+            int next_slot = 0;
+            for (std::size_t i = 0; i < mine.sums.size(); ++i) {
+                std::int64_t const begin =
+                    (first + communicator.rank() + static_cast<std::int64_t>(i) * num_ranks) * batch_size;
+                slots.start(next_slot++, [&, i, begin](Replica& replica) {
+                    mine.sums[i] = replica.evaluate(
                         read_batch(test, normalization, begin, std::min(test.size(), begin + batch_size)),
                         test.shape());
                 });
+                if (next_slot == slots.size()) {
+                    slots.wait();
+                    next_slot = 0;
+                }
             }
             slots.wait();
-        }
-    });
+        });
 
-    std::vector<std::string> const all = communicator.all_gather(
-        std::string(reinterpret_cast<char const*>(mine.data()), mine.size() * sizeof(EvaluationSums)));
-    EvaluationSums total;
-    for (std::int64_t batch = 0; batch < num_batches; ++batch) {
-        EvaluationSums sums;
-        std::string const& of_rank = all[static_cast<std::size_t>(batch % communicator.size())];
-        std::memcpy(&sums,
-                    of_rank.data() + static_cast<std::size_t>(batch / communicator.size()) * sizeof(sums),
-                    sizeof(sums));
-        total.loss += sums.loss;
-        total.correct += sums.correct;
-        total.count += sums.count;
+        std::vector<Share> shares;
+        for (std::string const& text : communicator.all_gather(mine.packed()))
+            shares.push_back(Share::unpacked(text));
+        for (std::int64_t batch = first; batch < end; ++batch) {
+            Share const& share = shares[static_cast<std::size_t>((batch - first) % num_ranks)];
+            EvaluationSums const& sums = share.sums[static_cast<std::size_t>((batch - first) / num_ranks)];
+            total.loss += sums.loss;
+            total.correct += sums.correct;
+            total.count += sums.count;
+        }
+        if (std::any_of(shares.begin(), shares.end(), [](Share const& share) { return share.wants_stop; }) &&
+            end < num_batches)
+            return std::nullopt;
     }
     assert(total.count == test.size());
     return total;

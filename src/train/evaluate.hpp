@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "data/batch_loader.hpp"
 #include "data/image_dataset.hpp"
@@ -12,9 +14,10 @@
 
 namespace holdfast::train {
 
-/// Collective. The same result on all ranks.
-EvaluationSums collective_evaluate(parallel::Communicator const& communicator, ReplicaSlots& slots,
-                                   data::ImageDataset const& test, data::Normalization const& normalization,
-                                   std::int64_t batch_size);
+/// Collective. The same result on all ranks; none if a rank wanted to stop meanwhile, which is asked now and then.
+std::optional<EvaluationSums> collective_evaluate(
+    parallel::Communicator const& communicator, ReplicaSlots& slots, data::ImageDataset const& test,
+    data::Normalization const& normalization, std::int64_t batch_size,
+    std::function<bool()> const& wants_stop = [] { return false; });
 
 }  // namespace holdfast::train

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run directory as its owner sees it: checkpoints, metrics, ledger, outcome. Exists on rank 0 only, after the ownership has
-// been taken; everybody else reads checkpoints through checkpoint_store.hpp.
+// been taken; everybody else reads checkpoints through checkpoint_store.hpp. A save copies the state and leaves the rest to
+// a writer thread, one save at a time.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +16,7 @@
 #include "checkpoint/run_ownership.hpp"
 #include "core/exit_code.hpp"
 #include "report/metrics_jsonl.hpp"
+#include "train/phase_board.hpp"
 #include "train/run_state.hpp"
 
 namespace holdfast::train {
@@ -21,15 +25,38 @@ namespace holdfast::train {
 std::string outcome_json(std::int64_t launch, ExitCode code, std::string const& reason, std::int64_t epoch,
                          std::int64_t step);
 
+/// What one save took.
+struct SaveTimes {
+    double blocked_s = 0;  ///< copying the state: the step waited for this
+    double durable_s = 0;  ///< from the start of the save until it was on the disk
+    double busy_s = 0;     ///< processor time of the writer thread
+};
+
 class RunDirectory {
   public:
     /// Takes the run over, creating what is missing. Throws Error(owned_elsewhere) if another launch owns it, Error(retry) for
     /// disk trouble.
-    RunDirectory(std::filesystem::path const& path, int keep);
+    /// `phases` learns what the writer thread is at; it must outlive this.
+    RunDirectory(std::filesystem::path const& path, int keep, PhaseBoard& phases);
 
     std::optional<checkpoint::StoredCheckpoint> read_newest_good();
-    /// Makes the state durable: ledger row, checkpoint, metrics.csv, then old checkpoints are pruned.
+    /// Copies the state; the writer thread then makes it durable: ledger row, checkpoint, metrics.csv, and prunes old
+    /// checkpoints. The save before it must be finished.
+    void start_save(RunState& state);
+    bool is_saving() const;
+    /// Waits for the writer thread, if it has something to do. Throws what kept it from saving: Error(retry) for disk trouble,
+    /// Error(do_not_requeue) for a state with NaN or infinity, Error(owned_elsewhere).
+    std::optional<SaveTimes> finish_save();
+    /// Both at once.
     void save(RunState& state);
+    /// Of the newest checkpoint that is on the disk.
+    std::int64_t saved_step() const { return parent_step_; }
+    /// Whether the newest checkpoint on the disk is this state.
+    bool holds(RunState const& state) const {
+        return parent_step_ == state.step && saved_epochs_ == state.history.size();
+    }
+    /// Throws Error(owned_elsewhere) once another launch has taken the run over.
+    void require_ownership() const;
     /// Whether RUN/drain asks for a stop.
     bool wants_drain() const;
     /// RUN/outcome.json: how this launch ended. The last thing written.
@@ -44,8 +71,24 @@ class RunDirectory {
     std::filesystem::path const& temp_dir() const { return ownership_.temp_dir(); }
 
   private:
+    /// A state that is copied but not yet on the disk.
+    struct Snapshot {
+        std::int64_t step, epoch;
+        std::string metrics_csv, config_json;
+        double blocked_s;
+        std::chrono::steady_clock::time_point start;
+    };
+    struct Written {
+        SaveTimes times;
+        std::string digest;  ///< of the file
+        std::exception_ptr
+            trouble_afterwards;  ///< the checkpoint is on the disk, but what goes with it is not
+    };
+    Written write(Snapshot const& snapshot);
+
     std::filesystem::path path_;
     int keep_;
+    PhaseBoard& phases_;
     checkpoint::RunOwnership ownership_;
     std::int64_t launch_;
     checkpoint::CheckpointStore store_;
@@ -53,6 +96,11 @@ class RunDirectory {
     std::unique_ptr<checkpoint::CheckpointImage> image_;
     std::string parent_digest_;  ///< of the checkpoint this launch went on from, or wrote last
     std::int64_t parent_step_ = 0;
+    std::size_t saved_epochs_ = 0;  ///< rows of the history in the checkpoint that this launch wrote last
+    std::int64_t copied_step_ = 0;  ///< of the state that the writer thread has
+    std::size_t copied_epochs_ = 0;
+    std::string config_json_;       ///< as last written
+    std::future<Written> writing_;  ///< declared last: destroyed first, which waits for the writer thread
 };
 
 }  // namespace holdfast::train

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_state.hpp"
 
+#include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "checkpoint/checkpoint_image.hpp"
 #include "core/error.hpp"
@@ -33,12 +35,17 @@ void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& l
     }
 }
 
+constexpr char history_rows_path[] = "/history/rows";
+
+/// Columns have room for more rows than there are, so that a save seldom changes the structure of the file.
+std::size_t history_capacity(std::size_t num_rows) { return (num_rows / 64 + 1) * 64; }
+
 /// A column of the history is an array, so that any HDF5 reader can plot it. `member` gives a row's cell by reference.
 template <typename Value, typename Member>
 void visit_column(checkpoint::StateArchive& archive, char const* name, std::vector<report::EpochRow>& rows,
                   Member member) {
-    std::vector<Value> column;
-    for (report::EpochRow& row : rows) column.push_back(member(row));
+    std::vector<Value> column(history_capacity(rows.size()));
+    for (std::size_t i = 0; i < rows.size(); ++i) column[i] = member(rows[i]);
     archive.field(fmt::format("/history/{}", name), std::span<Value>(column),
                   {static_cast<std::int64_t>(column.size())});
     for (std::size_t i = 0; i < rows.size(); ++i) member(rows[i]) = column[i];
@@ -51,6 +58,8 @@ report::TestResult& test_of(report::EpochRow& row) {
 
 void visit_history(checkpoint::StateArchive& archive, std::vector<report::EpochRow>& rows) {
     using report::EpochRow;
+    auto num_rows = static_cast<std::int64_t>(rows.size());
+    archive.field(history_rows_path, num_rows);
     visit_column<std::int64_t>(
         archive, "epoch", rows, [](EpochRow & row) -> auto& { return row.epoch; });
     visit_column<std::int64_t>(
@@ -99,12 +108,42 @@ void RunState::visit(checkpoint::StateArchive& archive) {
 }
 
 void RunState::load(checkpoint::CheckpointFile const& file) {
-    std::int64_t num_rows = 0;
-    for (hdf5::DatasetInfo const& info : file.datasets())
-        if (info.path == "/history/epoch") num_rows = static_cast<std::int64_t>(info.num_elements());
-    history.resize(static_cast<std::size_t>(num_rows));
-    file.load([this](checkpoint::StateArchive& archive) { visit(archive); });
-    settings = settings_from_json(file.text("/settings/json"), file.name());
+    Settings of_file = settings_from_json(file.text("/settings/json"), file.name());
+    std::vector<report::EpochRow> before(num_evaluated_epochs(file));
+    std::swap(history, before);
+    try {
+        file.load([this](checkpoint::StateArchive& archive) { visit(archive); });
+    } catch (Error const&) {
+        std::swap(history, before);
+        throw;
+    }
+    settings = std::move(of_file);
+}
+
+std::size_t num_evaluated_epochs(checkpoint::CheckpointFile const& file) {
+    std::int64_t const num_rows = file.integer(history_rows_path);
+    std::size_t const capacity = file.read("/history/step").size() / sizeof(std::int64_t);
+    require(num_rows >= 0 && static_cast<std::size_t>(num_rows) < capacity, ExitCode::do_not_requeue,
+            "{}: {} is {}, but there is room for fewer than {} rows", file.name(), history_rows_path,
+            num_rows, capacity);
+    return static_cast<std::size_t>(num_rows);
+}
+
+std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile const& file) {
+    std::size_t const num_rows = num_evaluated_epochs(file);
+    if (num_rows == 0) return std::nullopt;
+    auto const last_of = [&]<typename Value>(char const* path, Value value) {
+        std::vector<std::byte> const column = file.read(path);
+        std::size_t const at = (num_rows - 1) * sizeof value;
+        require(at + sizeof value <= column.size(), ExitCode::do_not_requeue, "{}: {} has fewer than {} rows",
+                file.name(), path, num_rows);
+        std::memcpy(&value, column.data() + at, sizeof value);
+        return value;
+    };
+    if (last_of("/history/step", std::int64_t{}) != file.integer(checkpoint::step_path)) return std::nullopt;
+    return report::TestResult{last_of("/history/test_loss", 0.0),
+                              last_of("/history/test_count", std::int64_t{}),
+                              last_of("/history/test_correct", std::int64_t{})};
 }
 
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,

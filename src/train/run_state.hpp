@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,12 @@ struct RunState {
     /// Fills this state, whose layout and tensors must be set. Throws Error(do_not_requeue) with every difference.
     void load(checkpoint::CheckpointFile const& file);
 };
+
+/// Rows of the history in a checkpoint: one fewer than finished epochs where the last evaluation was broken off.
+std::size_t num_evaluated_epochs(checkpoint::CheckpointFile const& file);
+
+/// The evaluation after the file's last step; none where that step does not end an epoch.
+std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile const& file);
 
 /// The network's weights and running statistics of a checkpoint or a plain HDF5 file with /model and, optionally, /buffers.
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,

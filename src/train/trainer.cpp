@@ -22,6 +22,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+double seconds_since_1970() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -45,6 +51,16 @@ data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange repli
     return plan;
 }
 
+/// Disk trouble does not matter any more: what is to be done next does not need that checkpoint.
+void finish_older_save(RunDirectory& run_directory) {
+    try {
+        run_directory.finish_save();
+    } catch (Error const& error) {
+        if (error.code() != ExitCode::retry) throw;
+        log::warning("{}", error.what());
+    }
+}
+
 }  // namespace
 
 std::int64_t end_step(Settings const& settings, std::int64_t steps_per_epoch) {
@@ -57,7 +73,7 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
       options_(std::move(options)),
       replicas_(replicas),
       normalization_(data::cifar10_normalization()),
-      saved_step_(parts.state.step) {
+      schedule_(options_.save_every, parts.state.steps_per_epoch, now_s()) {
     if (options_.log_indices.empty()) return;
     parts_.communicator.agree([&] {
         if (!is_root()) return;
@@ -75,57 +91,80 @@ Outcome Trainer::run() {
     data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state, replicas_));
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
+    // The launch before this one may have been stopped while it evaluated.
+    if (static_cast<std::int64_t>(state.history.size()) < state.epoch && !finish_epoch())
+        return collective_stop();
     while (state.step < end) {
         Clock::time_point const start = Clock::now();
         parts_.phases.enter(Phase::data, state.step);
         data::StepBatch const& batch = loader.next();
         double const lr = optim::learning_rate_at(schedule, state.epoch);
         StepResult const result = do_step(batch, lr, loader.last_wait_s());
-        epoch_times_.seconds += seconds_since(start);
+        double const step_s = seconds_since(start);
+        longest_step_s_ = std::max(longest_step_s_, step_s);
+        epoch_times_.seconds += step_s;
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
 
-        if (state.step % state.steps_per_epoch == 0) {
+        bool const ends_epoch = state.step % state.steps_per_epoch == 0;
+        if (ends_epoch) bar.clear();
+        bool const is_open = ends_epoch && !finish_epoch();
+        if ((result.stop_requested && state.step < end) || is_open) {
             bar.clear();
-            finish_epoch();
+            return collective_stop();
         }
-        bool const is_due = (options_.save_every_steps > 0 && state.step % options_.save_every_steps == 0) ||
-                            (options_.save_every_epochs > 0 &&
-                             state.step % (options_.save_every_epochs * state.steps_per_epoch) == 0);
-        if (is_due || (result.stop_requested && state.step < end)) {
-            bar.clear();
-            collective_save();
-        }
-        if (result.stop_requested && state.step < end) return Outcome::stopped;
+        save_if_due();
     }
     bar.clear();
-    if (saved_step_ != state.step) collective_save();
+    collective_save();
     bool const is_evaluated = !state.history.empty() && state.history.back().step == state.step;
-    double const accuracy =
-        is_evaluated ? accuracy_of(state.history.back().test->correct, state.history.back().test->count)
-                     : accuracy_of(collective_evaluate_state());
-    log::info("{}", report::test_line(log_device, accuracy));
+    if (is_evaluated) {
+        report::TestResult const& test = *state.history.back().test;
+        log::info("{}", report::test_line(log_device, accuracy_of(test.correct, test.count)));
+    } else if (auto const sums = collective_evaluate_state()) {
+        log::info("{}", report::test_line(log_device, accuracy_of(*sums)));
+    } else {
+        log::info("All steps are done and saved, but not evaluated: asked to stop. 'holdfast eval' does it.");
+    }
     return Outcome::finished;
+}
+
+Outcome Trainer::collective_stop() {
+    collective_save();
+    return Outcome::stopped;
+}
+
+bool Trainer::wants_stop() {
+    if (!stop_reason_.empty()) return true;
+    // What has to fit before the end: the step under way, a save that waits for the one before it, and leaving.
+    double const lead_s = 2 * (longest_step_s_ + longest_save_s_) + 5;
+    if (int const signal = stop_signal(); signal != 0)
+        stop_reason_ = fmt::format("asked to stop by signal {}", signal);
+    else if (parts_.run_directory && parts_.run_directory->wants_drain())
+        stop_reason_ = "asked to stop by the file drain";
+    else if (is_root() && options_.end_time_s && seconds_since_1970() + lead_s >= *options_.end_time_s)
+        stop_reason_ = fmt::format("the time is up in {:.0f} s", *options_.end_time_s - seconds_since_1970());
+    return !stop_reason_.empty();
 }
 
 StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data_wait_s) {
     RunState& state = parts_.state;
-    bool const ask_to_stop =
-        stop_signal() != 0 || (parts_.run_directory && parts_.run_directory->wants_drain());
     Clock::time_point const start = Clock::now();
     if (!options_.log_indices.empty()) collective_log_indices(batch);
     StepResult const result =
         parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
-                                 static_cast<float>(lr), ask_to_stop);
+                                 static_cast<float>(lr), wants_stop());
     parts_.phases.enter(Phase::record, state.step);
-    if (!result.is_finite)
+    if (!result.is_finite) {
+        if (parts_.run_directory) finish_older_save(*parts_.run_directory);
         throw AgreedError(
             ExitCode::do_not_requeue,
             fmt::format(
                 "step {}: loss or gradient is NaN or infinite (loss {}; going on would only spread it); the "
                 "checkpoint of step {} is good; try a smaller --lr",
-                state.step, result.loss, saved_step_));
+                state.step, result.loss, parts_.run_directory ? parts_.run_directory->saved_step() : 0));
+    }
     if (parts_.run_directory)
         parts_.run_directory->metrics().append(state.step, "step",
                                                {{"epoch", state.epoch},
@@ -145,9 +184,11 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
     return result;
 }
 
-void Trainer::finish_epoch() {
+bool Trainer::finish_epoch() {
     RunState& state = parts_.state;
-    EvaluationSums const test = collective_evaluate_state();
+    std::optional<EvaluationSums> const evaluated = collective_evaluate_state();
+    if (!evaluated) return false;
+    EvaluationSums const& test = *evaluated;
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
     report::EpochRow row;
@@ -184,6 +225,7 @@ void Trainer::finish_epoch() {
                                                 {"images_per_s", summary.images_per_s},
                                                 {"data_wait", summary.data_wait}});
     epoch_times_ = {};
+    return true;
 }
 
 report::ProgressState Trainer::progress() const {
@@ -201,30 +243,50 @@ report::ProgressState Trainer::progress() const {
     return progress;
 }
 
-EvaluationSums Trainer::collective_evaluate_state() {
+std::optional<EvaluationSums> Trainer::collective_evaluate_state() {
     parts_.phases.enter(Phase::evaluate, parts_.state.step);
     return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
-                               parts_.state.settings.eval_batch_size);
+                               parts_.state.settings.eval_batch_size, [this] { return wants_stop(); });
+}
+
+void Trainer::save_if_due() {
+    // Rank 0 alone saves: its host's memory is the whole state, and no rank can change it before the next exchange, which
+    // needs rank 0. So when it does so need not be agreed upon.
+    RunDirectory* const run = parts_.run_directory;
+    if (run == nullptr) return;
+    run->require_ownership();
+    bool const is_due = schedule_.is_due_after(parts_.state.step, now_s());
+    if (run->is_saving()) return;
+    try {
+        if (auto const times = run->finish_save()) {
+            longest_save_s_ = std::max(longest_save_s_, times->durable_s);
+            schedule_.save_done(times->blocked_s + times->busy_s);
+            if (saving_fails_) log::info("Saved step {}: checkpoints work again", run->saved_step());
+            saving_fails_ = false;
+        }
+    } catch (Error const& error) {
+        if (error.code() != ExitCode::retry) throw;
+        if (!saving_fails_)
+            log::warning("{}; training goes on and will try again (the checkpoint of step {} is good)",
+                         error.what(), run->saved_step());
+        saving_fails_ = true;
+        schedule_.save_failed(now_s());
+        return;
+    }
+    if (!is_due) return;
+    parts_.phases.enter(Phase::save, parts_.state.step);
+    schedule_.save_started(now_s());
+    run->start_save(parts_.state);
 }
 
 void Trainer::collective_save() {
     parts_.phases.enter(Phase::save, parts_.state.step);
-    // Rank 0 alone writes: its host's memory is the whole state, and no rank can change it before the next exchange, which
-    // needs rank 0.
     parts_.communicator.agree([&] {
-        if (!parts_.run_directory) return;
-        StateTensors const& tensors = parts_.state.tensors;
-        // Finite gradients can still overflow in the update itself.
-        require(
-            all_finite(tensors.parameters) && all_finite(tensors.momentum) && all_finite(tensors.statistics),
-            ExitCode::do_not_requeue,
-            "step {}: a parameter, momentum or running statistic is NaN or infinite (a checkpoint of it "
-            "would "
-            "be useless); the checkpoint of step {} is good; try a smaller --lr",
-            parts_.state.step, saved_step_);
-        parts_.run_directory->save(parts_.state);
+        RunDirectory* const run = parts_.run_directory;
+        if (run == nullptr) return;
+        finish_older_save(*run);
+        if (!run->holds(parts_.state)) run->save(parts_.state);
     });
-    saved_step_ = parts_.state.step;
 }
 
 void Trainer::collective_log_indices(data::StepBatch const& batch) {

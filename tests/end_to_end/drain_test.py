@@ -4,18 +4,25 @@
 
 import json
 import os
+import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
-from holdfast_run import checkpoints, last_step, narrow  # noqa: E402
+from holdfast_run import checkpoints, epoch_lines, last_step, narrow  # noqa: E402
 
 STEPS = 60
 # Saved only when asked to stop: what is found afterwards was saved because of that.
 LONG = narrow("synthetic:150", epochs=STEPS // 10, save_every_epochs=0)
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    mask = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE).group(1)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 class DrainTest(holdfast_run.TestCase):
@@ -64,6 +71,77 @@ class DrainTest(holdfast_run.TestCase):
         launch.wait_for("step 5", lambda: last_step(run) >= 5)
         os.kill(launch.process.pid, signal.SIGTERM)
         self.assert_stopped_and_goes_on(run, launch.finish(), ranks=2)
+
+    def test_signal_at_any_moment_of_the_start(self):
+        run = self.folder / "run"
+        for delay_ms in (0, 50, 100, 200, 300, 400, 600, 900):
+            launch = self.start("train", *LONG, "--run", run, ranks=2)
+            while not (pids := [pid for pid, rank in launch.processes().items() if rank == 1]):
+                time.sleep(0.001)
+            # Before main, while libraries are loaded, a signal does what it does to every program.
+            launch.wait_for("main", lambda: catches(pids[0], signal.SIGUSR1))
+            time.sleep(delay_ms / 1000)
+            os.kill(pids[0], signal.SIGUSR1)
+            ended = launch.finish()
+            self.assertEqual(ended.code, 75, ended)
+            self.assertEqual(launch.left_over(), {})
+        self.run_ok("train", *LONG, "--run", run, ranks=3)
+        self.assert_same_result(run, self.undisturbed)
+
+    def test_signal_during_an_evaluation(self):
+        # An epoch is 2 steps, then come 600 batches of evaluation.
+        flags = narrow("synthetic:3000", batch_size=300, eval_batch_size=1, epochs=2, save_every_epochs=0)
+        run, undisturbed = self.folder / "run", self.folder / "undisturbed"
+        self.run_ok("train", *flags, "--run", undisturbed, ranks=2)
+        launch = self.start("train", *flags, "--run", run, ranks=3)
+        launch.signal_rank_in(run, 1, 1, signal.SIGUSR1)
+        ended = launch.finish()
+        self.assertEqual(ended.code, 75, ended)
+        self.assertEqual(max(checkpoints(run)), 2)
+        self.assertEqual(epoch_lines(ended), [], "the evaluation was not broken off")
+        again = self.run_ok("train", "--run", run, ranks=2)
+        self.assertEqual(len(epoch_lines(again)), 2, again)
+        self.assert_same_result(run, undisturbed)
+
+    def test_repeated_signals_change_nothing(self):
+        run = self.folder / "run"
+        launch = self.start("train", *LONG, "--run", run, ranks=2)
+        launch.wait_for("step 5", lambda: last_step(run) >= 5)
+        for pid, rank in launch.processes().items():
+            for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1) if rank is not None else ():
+                os.kill(pid, number)
+        self.assert_stopped_and_goes_on(run, launch.finish(), ranks=3)
+
+    def test_second_interrupt_stops_at_once(self):
+        run = self.folder / "run"
+        launch = self.start("train", *LONG, "--save-every-steps", 2, "--run", run, ranks=2)
+        launch.wait_for("step 5", lambda: last_step(run) >= 5)
+        pid = next(pid for pid, rank in launch.processes().items() if rank == 0)
+        os.kill(pid, signal.SIGSTOP)  # so that both are there before it can act on the first
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGCONT)
+        try:
+            os.kill(pid, signal.SIGINT)
+        except ProcessLookupError:
+            pass
+        ended = launch.finish()
+        self.assertEqual(ended.code, 75, ended)
+        self.assertEqual(launch.left_over(), {})
+        self.run_ok("train", "--run", run, ranks=3)
+        self.assert_same_result(run, self.undisturbed)
+
+    def test_stops_before_the_time_is_up(self):
+        endless = narrow("synthetic:150", epochs=1000000)
+        for how in ("flag", "HOLDFAST_END_TIME", "SLURM_JOB_END_TIME"):
+            with self.subTest(how):
+                run = self.folder / how
+                flags = ("--stop-after-minutes", 0.2) if how == "flag" else ()
+                variables = {} if how == "flag" else {how: int(time.time()) + 12}
+                ended = self.start("train", *endless, "--run", run, *flags, ranks=2, env=variables).finish()
+                self.assertEqual(ended.code, 75, ended)
+                self.assertIn("the time is up", ended.stdout)
+                self.assertEqual(json.loads((run / "outcome.json").read_text())["step"], max(checkpoints(run)))
+        self.assert_fails(holdfast_run.run("train", *LONG, env={"HOLDFAST_END_TIME": "noon"}), 2, "HOLDFAST_END_TIME")
 
     def test_drain_file(self):
         run = self.folder / "run"

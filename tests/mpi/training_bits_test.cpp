@@ -224,11 +224,13 @@ TEST(EvaluationBits, AreThoseOfOneRank) {
                     TrainingEngine one = collective_make_engine(alone, c, 1);
                     one.initialize(alone, 3);
                     expected = collective_evaluate(alone, one.slots(), *sets.train,
-                                                   data::cifar10_normalization(), batch);
+                                                   data::cifar10_normalization(), batch)
+                                   .value();
                 }
                 world.broadcast(std::as_writable_bytes(std::span(&expected, 1)), 0);
                 EvaluationSums const sums = collective_evaluate(world, engine.slots(), *sets.train,
-                                                                data::cifar10_normalization(), batch);
+                                                                data::cifar10_normalization(), batch)
+                                                .value();
                 EXPECT_EQ(sums.count, size);
                 EXPECT_EQ(sums.correct, expected.correct);
                 EXPECT_EQ(sums.loss, expected.loss);

@@ -120,18 +120,22 @@ TEST(CheckpointFile, DetectsEveryTruncationAndEveryFlippedBit) {
     EXPECT_NE(message_of([&] { CheckpointFile(doubled, "c.h5"); }), "");
 }
 
-TEST(CheckpointFile, NewerFormatIsNotDamage) {
+TEST(CheckpointFile, AnotherFormatIsNotDamage) {
     SmallState state;
     std::vector<std::byte> file = state.file();
-    file[file.size() - 64 + 8] = std::byte{2};
-    EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("damaged"));
-    reseal(file);
-    EXPECT_THROW(CheckpointFile(file, "c.h5"), NewerFormatError);
+    for (auto const& [version, word] : {std::pair{1, "older"}, std::pair{3, "newer"}}) {
+        file[file.size() - 64 + 8] = std::byte(version);
+        EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("damaged"));
+        reseal(file);
+        EXPECT_THROW(CheckpointFile(file, "c.h5"), OtherFormatError);
+        EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr(word));
+        file = state.file();
+    }
 }
 
 TEST(CheckpointFile, RightDigestDoesNotExcuseABadContent) {
     std::vector<std::byte> file(1000);
-    std::memcpy(file.data() + 936, "HOLDFAST\1", 9);
+    std::memcpy(file.data() + 936, "HOLDFAST\2", 9);
     std::uint64_t const length = 936;
     std::memcpy(file.data() + 936 + 16, &length, 8);
     reseal(file);

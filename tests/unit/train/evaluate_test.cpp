@@ -46,7 +46,7 @@ TEST(Evaluate, IsTheSumOverBatchesInFileOrder) {
             for (int num_slots : {1, 2, 3}) {
                 ReplicaSlots slots(small.network, small.tensors, num_slots, 1);
                 EvaluationSums const sums =
-                    collective_evaluate(alone, slots, set, data::cifar10_normalization(), batch_size);
+                    collective_evaluate(alone, slots, set, data::cifar10_normalization(), batch_size).value();
                 EXPECT_EQ(sums.count, size);
                 EXPECT_EQ(sums.correct, expected.correct);
                 EXPECT_EQ(sums.loss, expected.loss)
