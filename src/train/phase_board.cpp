@@ -154,7 +154,14 @@ bool PhaseBoard::claim_report() {
 }
 
 bool PhaseBoard::report_is_claimed() const { return load(header_->claimed) != 0; }
-void PhaseBoard::set_reported() { store(header_->reported, std::uint32_t{1}); }
-bool PhaseBoard::is_reported() const { return load(header_->reported) != 0; }
+
+void PhaseBoard::set_reported(int exit_code) {
+    store(header_->reported, static_cast<std::uint32_t>(exit_code));
+}
+
+std::optional<int> PhaseBoard::reported() const {
+    std::uint32_t const code = load(header_->reported);
+    return code == 0 ? std::nullopt : std::optional(static_cast<int>(code));
+}
 
 }  // namespace holdfast::train

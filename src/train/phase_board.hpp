@@ -94,8 +94,9 @@ class PhaseBoard {
     /// The first rank of the host that asks gets true: it speaks for the host.
     bool claim_report();
     bool report_is_claimed() const;
-    void set_reported();
-    bool is_reported() const;
+    /// All ranks of the host leave with this code now.
+    void set_reported(int exit_code);
+    std::optional<int> reported() const;
 
   private:
     struct alignas(64) Words {
@@ -110,7 +111,7 @@ class PhaseBoard {
     };
     struct alignas(64) Header {
         std::uint32_t claimed = 0;
-        std::uint32_t reported = 0;
+        std::uint32_t reported = 0;  ///< exit code
     };
     void write_identity(int rank);
 

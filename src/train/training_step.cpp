@@ -5,6 +5,7 @@
 #include <cassert>
 #include <chrono>
 
+#include "core/seconds_since.hpp"
 #include "optim/running_statistics.hpp"
 #include "optim/sgd.hpp"
 
@@ -12,10 +13,6 @@ namespace holdfast::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void add_into(std::span<float> target, std::span<float const> source) {
     float* const __restrict t = target.data();

@@ -11,10 +11,10 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/checkpoint_store.hpp"
 #include "checkpoint/durable_file.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "train/run_directory.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -83,6 +83,23 @@ bool try_to_write(fs::path const& path, std::string const& text, fs::path const&
     } catch (Error const&) {
         return false;
     }
+}
+
+/// The same on every host, so that all ranks leave with its code.
+LaunchOutcome outcome_of(OwnedRun const& run, std::string const& reason, std::int64_t step) {
+    LaunchOutcome outcome;
+    outcome.launch = run.launch;
+    outcome.code = ExitCode::retry;
+    outcome.reason = reason;
+    outcome.epoch = step / run.steps_per_epoch;
+    outcome.step = step;
+    outcome.saved_step = run.progress.begun_at;
+    // Rank 0 knows better, but it may be who hangs. A checkpoint gets its name once it is on the disk.
+    try {
+        auto const checkpoints = checkpoint::CheckpointStore(run.run_dir).list();
+        if (!checkpoints.empty()) outcome.saved_step = checkpoints.front().step;
+    } catch (Error const&) {}
+    return counted(outcome, EndedBy::error, run.progress);
 }
 
 }  // namespace
@@ -205,7 +222,8 @@ void Watchdog::collective_own_run(parallel::Communicator const& world, OwnedRun 
     OwnedRun owned;
     std::string writer;
     std::string run_dir;
-    lines >> owned.launch >> owned.steps_per_epoch >> writer;
+    lines >> owned.launch >> owned.steps_per_epoch >> owned.progress.limit >> owned.progress.begun_at >>
+        owned.progress.launches >> writer;
     lines.ignore(1);
     std::getline(lines, run_dir, '\0');
     owned.run_dir = run_dir;
@@ -251,17 +269,17 @@ void Watchdog::speak_and_leave(std::unique_lock<std::mutex>& lock) {
         log::write_error_to_terminal(line_.empty() ? "no progress, and no way to say more: this process hangs"
                                                    : line_);
     }
-    phases_.set_reported();
-    _exit(static_cast<int>(ExitCode::retry));
+    phases_.set_reported(static_cast<int>(exit_code_));
+    _exit(static_cast<int>(exit_code_));
 }
 
 void Watchdog::leave(std::unique_lock<std::mutex>& lock) {
     auto const until = WatchdogClock::now() + max_wait_for_speaker;
-    while (!phases_.is_reported() && WatchdogClock::now() < until)
+    while (!phases_.reported() && WatchdogClock::now() < until)
         changed_.wait_for(lock, 20ms, [] { return false; });
-    if (!phases_.is_reported())
+    if (!phases_.reported())
         log::write_error_to_terminal("no progress, and the rank that was to report it hangs as well");
-    _exit(static_cast<int>(ExitCode::retry));
+    _exit(phases_.reported().value_or(static_cast<int>(ExitCode::retry)));
 }
 
 void Watchdog::report() {
@@ -308,7 +326,10 @@ void Watchdog::report() {
         if (!all) std::this_thread::sleep_for(50ms);
     }
     Judgement const judgement = conclude(is_written || (is_attached && hosts.size() == 1));
-    std::string const line = explain(judgement, hosts, mine.deadline_s, is_written ? folder.string() : "");
+    std::string line = explain(judgement, hosts, mine.deadline_s, is_written ? folder.string() : "");
+    LaunchOutcome outcome{.code = ExitCode::retry, .reason = line};
+    if (is_written) outcome = outcome_of(*run, line, mine.ranks.front().step);
+    if (outcome.code != ExitCode::retry) line = outcome.reason;
     lock.lock();
     is_printed_ = true;
     lock.unlock();
@@ -317,13 +338,10 @@ void Watchdog::report() {
         write_own(judgement, line);
         std::size_t speaker = 0;  // one host writes the outcome
         while (!reports[speaker]) ++speaker;
-        std::int64_t const step = mine.ranks.front().step;
-        if (speaker == own_host)
-            try_to_write(run->run_dir / "outcome.json",
-                         outcome_json(run->launch, ExitCode::retry, line, step / run->steps_per_epoch, step),
-                         run->writer_dir);
+        if (speaker == own_host) try_to_write(run->run_dir / outcome_file, to_json(outcome), run->writer_dir);
     }
     lock.lock();
+    exit_code_ = outcome.code;
     is_reported_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return stopping_; });

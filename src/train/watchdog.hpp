@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a launch that does not get on. MPI never notices a rank that is stopped or a cable that is pulled: all the others wait for
 // ever. A thread in every rank counts how long the ranks of its host stand still, in ticks of its own; at the deadline one rank
-// per host says who hangs and who waits, in one line and in RUN/hang, and all leave with 75 without another call of MPI.
+// per host says who hangs and who waits, in one line and in RUN/hang, and all leave, with 75, without another call of MPI.
 //
 // Time is counted in ticks because clocks go on while a job is suspended or its cores are busy with others, and ticks do not.
 #pragma once
@@ -21,6 +21,7 @@
 #include "parallel/communicator.hpp"
 #include "parallel/host_shared_memory.hpp"
 #include "train/hang_report.hpp"
+#include "train/outcome.hpp"
 #include "train/phase_board.hpp"
 
 namespace holdfast::train {
@@ -74,6 +75,7 @@ struct OwnedRun {
     std::filesystem::path writer_dir;  ///< the owner's folder: nothing is renamed out of it after a take-over
     std::int64_t launch = 0;
     std::int64_t steps_per_epoch = 1;
+    ProgressSoFar progress;
 };
 
 class Watchdog {
@@ -109,6 +111,7 @@ class Watchdog {
     bool alarmed_ = false;
     bool is_printed_ = false;
     bool is_reported_ = false;
+    ExitCode exit_code_ = ExitCode::retry;
     std::string line_;  ///< of the alarm, as far as it is known without the other hosts
     HangDetector detector_;
     std::vector<PhaseBoard::Row> rows_;

@@ -125,6 +125,24 @@ class StepTest(HangTest):
         self.assertEqual(launch.finish().code, 75)
         self.assert_goes_on("--epochs", 5)
 
+    def test_hang_after_hang_is_no_progress(self):
+        """The first hang comes after new checkpoints; from then on none is made."""
+        launch = self.launch(*narrow("synthetic:150", epochs=1000, save_every_epochs=1), watchdog_s=1, ranks=2)
+        for code, at_step in ((75, 30), (75, 0), (93, 0)):
+            pids = self.pids(launch, 2)
+            begun = last_step(self.run_dir)
+            launch.wait_for("its steps", lambda: last_step(self.run_dir) >= max(at_step, begun + 1))
+            os.kill(pids[1], signal.SIGSTOP)
+            ended = launch.finish()
+            self.assertEqual(ended.code, code, ended)
+            outcome = json.loads((self.run_dir / "outcome.json").read_text())
+            self.assertEqual(outcome["code"], code, outcome)
+            self.assertIn("rank 1 on ", outcome["reason"])
+            limits = ["--save-every-epochs", 0, "--no-progress-limit", 2]
+            launch = self.launch(*limits, watchdog_s=1, ranks=2)
+        launch.kill()
+        launch.finish()
+
     def test_zero_turns_it_off(self):
         launch = self.launch(*narrow("synthetic:150", epochs=5), watchdog_s=0)
         pids = self.pids(launch)

@@ -253,9 +253,9 @@ TEST(PhaseBoard, OneRankSpeaksForTheHost) {
     EXPECT_TRUE(second.claim_report());
     EXPECT_FALSE(first.claim_report());
     EXPECT_TRUE(first.report_is_claimed());
-    EXPECT_FALSE(first.is_reported());
-    second.set_reported();
-    EXPECT_TRUE(first.is_reported());
+    EXPECT_FALSE(first.reported());
+    second.set_reported(93);
+    EXPECT_EQ(first.reported(), 93);
 }
 
 TEST(PhaseBoard, PhasesHaveNames) {
