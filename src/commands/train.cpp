@@ -28,6 +28,7 @@
 #include "train/numeric_fingerprint.hpp"
 #include "train/trainer.hpp"
 #include "train/training_engine.hpp"
+#include "train/watchdog.hpp"
 
 namespace holdfast::commands {
 namespace {
@@ -179,6 +180,12 @@ AgreedError collective_note_failure(Communicator const& world, Launch& launch, T
     return {static_cast<ExitCode>(code), world.broadcast(reason, 0)};
 }
 
+train::OwnedRun owned_run(Launch const& launch) {
+    train::RunDirectory const& run = *launch.run_directory;
+    return {std::filesystem::absolute(run.path()), run.temp_dir(), run.launch(), launch.state.steps_per_epoch,
+            launch.progress};
+}
+
 /// Collective. All ranks hold the checkpoint's state on return.
 void collective_load(Communicator const& world, train::RunState& state, std::vector<std::byte> bytes,
                      Preparation const& ready, TrainOptions const& options) {
@@ -226,10 +233,12 @@ ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOpt
     return ExitCode::retry;
 }
 
-ExitCode train_run(Communicator const& world, TrainOptions const& options, Launch& launch) {
+ExitCode train_run(Communicator const& world, TrainOptions const& options, Launch& launch,
+                   train::Watchdog& watchdog) {
     collective_require_same_program(world);
     collective_require_same(world, "command lines", options.command_text);
     FoundRun const& found = launch.found = collective_find_run(world, options);
+    watchdog.phases().enter(train::Phase::start, found.step);
     train::Settings settings = collective_resume_settings(world, options, found);
     if (found.exists && options.resume == "auto" && found.is_evaluated &&
         found.step >= train::end_step(settings, found.steps_per_epoch)) {
@@ -275,23 +284,30 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
 
     std::vector<std::byte> bytes;
+    std::optional<train::LaunchOutcome> last;
     world.agree([&] {
         if (world.rank() != 0) return;
-        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep,
-                                                                     ready.table.host_names(), world.size());
-        log::open_file((launch.run_directory->path() / "train.log").string());
-        auto const last = train::read_outcome(options.run);
+        launch.run_directory = std::make_unique<train::RunDirectory>(
+            options.run, options.keep, ready.table.host_names(), world.size(), watchdog.phases());
+        last = train::read_outcome(options.run);
         launch.progress = train::progress_so_far(last, found.step, options.no_progress_limit);
+    });
+    watchdog.collective_own_run(world, launch.run_directory ? owned_run(launch) : train::OwnedRun{});
+    world.agree([&] {
+        if (world.rank() != 0) return;
+        log::open_file((launch.run_directory->path() / "train.log").string());
         bytes = begin_or_continue(*launch.run_directory, state, options);
         launch.progress =
             train::progress_so_far(last, launch.run_directory->saved_step(), options.no_progress_limit);
     });
     collective_load(world, state, std::move(bytes), ready, options);
     train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
-                            engine.training_step(), state, launch.run_directory.get()},
+                            engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
                            options.launch, engine.replicas());
     engine.training_step().load_state();
+    engine.training_step().report_to(watchdog.phases());
     ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
+    watchdog.phases().enter(train::Phase::shutdown, state.step);
     world.agree([&] {
         if (launch.run_directory) end_launch(launch, code, trainer.stop_reason());
     });
@@ -301,13 +317,16 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
 ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     train::check_ranges(options.settings);
     train::keep_freed_memory();
+    train::Watchdog watchdog(options.watchdog_seconds);
     parallel::MpiSession const mpi(arguments.argc, arguments.argv);
-    Communicator const world = Communicator::collective_world();
+    Communicator world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
+    watchdog.collective_attach(world);
     Launch launch;
     try {
-        ExitCode const code = train_run(world, options, launch);
+        ExitCode const code = train_run(world, options, launch, watchdog);
         world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
+        watchdog.detach();
         return code;
     } catch (AgreedError const& error) {
         throw collective_note_failure(world, launch, options, error);
@@ -383,6 +402,11 @@ Action add_train(CLI::App& app) {
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
         ->capture_default_str()
         ->check(CLI::Range(2, 1000000));
+    command
+        ->add_option("--watchdog-seconds", options->watchdog_seconds,
+                     "End with 75 where nothing gets on for N seconds, or 20 steps if longer (0: never)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--resume", options->resume, "auto, never, or a checkpoint FILE")
         ->capture_default_str();
     command->add_option("--init-from", options->init_from,
