@@ -59,11 +59,15 @@ bool has_trailer(std::span<std::byte const> file) {
            std::memcmp(file.data() + file.size() - trailer_bytes, trailer_magic, sizeof trailer_magic) == 0;
 }
 
+void require_trailer(std::span<std::byte const> end_of_file, std::string const& name) {
+    require(has_trailer(end_of_file), ExitCode::do_not_requeue,
+            "{}: not a complete checkpoint (no digest trailer at the end); it was cut off or is another kind "
+            "of file",
+            name);
+}
+
 Digest verify_trailer(std::span<std::byte const> file, std::string const& name) {
-    require(has_trailer(file), ExitCode::do_not_requeue,
-            "{}: not a complete checkpoint ({} bytes, no digest trailer at the end); it was cut off or is "
-            "another kind of file",
-            name, file.size());
+    require_trailer(file, name);
     std::byte const* const trailer = file.data() + file.size() - trailer_bytes;
     Digest const digest = digest_of(file.first(file.size() - digest_bytes));
     std::byte expected[digest_bytes];
@@ -317,6 +321,13 @@ std::span<std::byte const> CheckpointImage::save(Visit const& visit) {
     return seal();
 }
 
+Digest CheckpointImage::parameters_digest() const {
+    StateDigester digester({parameters_group});
+    for (auto const& [path, slot] : slots_)
+        digester.add(slot.info, std::span(bytes_).subspan(slot.offset, slot.info.size_bytes()));
+    return digester.finish();
+}
+
 // ---- StateDigester ----
 
 void StateDigester::field(std::string_view path, std::int64_t& value) {
@@ -369,7 +380,20 @@ Digest StateDigester::finish() const {
 Digest state_digest(Visit const& visit) { return digest_of_state(visit, state_groups); }
 Digest parameters_digest(Visit const& visit) { return digest_of_state(visit, {parameters_group}); }
 
+Digest file_digest(std::span<std::byte const> file) {
+    std::string hex;
+    for (std::byte const value : file.last(digest_bytes))
+        hex += fmt::format("{:02x}", static_cast<unsigned>(value));
+    return parse_digest(hex);
+}
+
 // ---- CheckpointFile ----
+
+void require_checkpoint_ends(std::span<std::byte const> first, std::span<std::byte const> last,
+                             std::string const& name, Trailer trailer) {
+    if (trailer == Trailer::required) require_trailer(last, name);
+    hdf5::require_signature(first, name);
+}
 
 CheckpointFile::CheckpointFile(std::vector<std::byte> bytes, std::string name, Trailer trailer)
     : bytes_(std::move(bytes)), name_(std::move(name)) {
@@ -377,7 +401,7 @@ CheckpointFile::CheckpointFile(std::vector<std::byte> bytes, std::string name, T
     if (trailer == Trailer::required || has_trailer(image)) {
         file_digest_ = verify_trailer(image, name_);
         image = image.first(image.size() - trailer_bytes);
-        reader_ = std::make_unique<hdf5::ImageReader>(image, name_);
+        reader_ = std::make_unique<hdf5::ImageReader>(image, name_, hdf5::Accept::plain);
         std::string const format = reader_->attribute("format");
         std::int64_t const version = reader_->integer_attribute("version");
         require(format == format_name && version == format_version, ExitCode::do_not_requeue,

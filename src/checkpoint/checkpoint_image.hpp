@@ -51,6 +51,8 @@ class CheckpointImage {
     std::span<std::byte const> seal();
     /// Both at once.
     std::span<std::byte const> save(Visit const& visit);
+    /// Of what was copied last.
+    Digest parameters_digest() const;
 
   private:
     struct Slot {
@@ -94,10 +96,18 @@ Digest state_digest(Visit const& visit);
 /// Over the parameters alone.
 Digest parameters_digest(Visit const& visit);
 
+/// As CheckpointFile::file_digest, of the bytes of a finished file.
+Digest file_digest(std::span<std::byte const> file);
+
 enum class Trailer {
     required,  ///< a checkpoint
     optional,  ///< also a plain HDF5 file, as other programs write it (--init-from)
 };
+
+/// Throws Error(do_not_requeue) naming `name` if no checkpoint begins and ends with these bytes (64 of each, or the whole
+/// file): cheap, and enough to refuse another kind of file before it is read.
+void require_checkpoint_ends(std::span<std::byte const> first, std::span<std::byte const> last,
+                             std::string const& name, Trailer trailer);
 
 class CheckpointFile {
   public:

@@ -64,7 +64,7 @@ struct Attempt {
 Attempt attempt(CheckpointStore::Entry const& entry) {
     Attempt result;
     try {
-        std::vector<std::byte> bytes = read_file(entry.path, max_checkpoint_bytes);
+        std::vector<std::byte> bytes = read_checkpoint_bytes(entry.path, Trailer::required);
         result.digest = digest_of(bytes);
         result.good = open_as_step(std::move(bytes), entry).take_bytes();
     } catch (OtherFormatError const&) {
@@ -87,6 +87,13 @@ void quarantine(fs::path const& path) {
 }
 
 }  // namespace
+
+std::vector<std::byte> read_checkpoint_bytes(fs::path const& path, Trailer trailer) {
+    return read_file(path, max_checkpoint_bytes,
+                     [&](std::span<std::byte const> first, std::span<std::byte const> last) {
+                         require_checkpoint_ends(first, last, path.string(), trailer);
+                     });
+}
 
 fs::path CheckpointStore::path_of(std::int64_t step) const {
     return folder_ / fmt::format("step-{:012d}.h5", step);
@@ -136,7 +143,7 @@ std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles d
 }
 
 std::vector<std::byte> CheckpointStore::read(fs::path const& path) {
-    return CheckpointFile(read_file(path, max_checkpoint_bytes), path.string()).take_bytes();
+    return CheckpointFile(read_checkpoint_bytes(path, Trailer::required), path.string()).take_bytes();
 }
 
 bool CheckpointStore::is_good(Entry const& entry) {
@@ -148,7 +155,12 @@ bool CheckpointStore::is_good(Entry const& entry) {
 
 void CheckpointStore::commit(std::int64_t step, std::span<std::byte const> bytes, fs::path const& temp_dir,
                              std::function<void()> const& before_rename) try {
-    if (fs::create_directory(folder_)) sync_folder(folder_.parent_path());
+    if (!has_committed_) {
+        // A file is not durable in a folder whose own name is not.
+        fs::create_directory(folder_);
+        sync_path_of(folder_);
+        has_committed_ = true;
+    }
     Entry const entry{step, path_of(step)};
     if (fs::exists(entry.path)) {
         if (auto const existing = attempt(entry).good) {

@@ -13,10 +13,16 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/checkpoint_image.hpp"
+
 namespace holdfast::checkpoint {
 
 /// ResNet34 takes 0.2 GB; a file beyond this is not one of ours and would only exhaust the memory.
 inline constexpr std::size_t max_checkpoint_bytes = std::size_t{8} << 30;
+
+/// The bytes of a file that begins and ends like a checkpoint; no more is checked (CheckpointFile does). Throws as
+/// read_file does, and Error(do_not_requeue) for another kind of file, without reading it all.
+std::vector<std::byte> read_checkpoint_bytes(std::filesystem::path const& path, Trailer trailer);
 
 struct StoredCheckpoint {
     std::filesystem::path path;
@@ -63,6 +69,7 @@ class CheckpointStore {
     bool is_good(Entry const& entry);
 
     std::filesystem::path folder_;
+    bool has_committed_ = false;
     std::set<std::int64_t> good_steps_;  ///< seen to verify, or committed, by this object
 };
 

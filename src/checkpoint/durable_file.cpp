@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/durable_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -37,7 +38,8 @@ bool write_all(int fd, std::span<std::byte const> content) {
     while (!content.empty()) {
         ssize_t const written = ::write(fd, content.data(), std::min(content.size(), max_piece));
         if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return false;
+        if (written == 0) errno = ENOSPC;  // what a file system means that says neither yes nor no
+        if (written <= 0) return false;
         content = content.subspan(static_cast<std::size_t>(written));
     }
     return true;
@@ -63,9 +65,16 @@ fs::path folder_of(fs::path const& path) {
     return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+void require_appended(bool succeeded, fs::path const& path) {
+    int const error = errno;
+    require(succeeded, ExitCode::retry,
+            "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
+            std::strerror(error), error);
+}
+
 }  // namespace
 
-std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes) {
+std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes, CheckEnds const& check_ends) {
     auto const fail_read = [&](int error) {
         bool const no_file =
             error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
@@ -82,17 +91,24 @@ std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes) {
     auto const size = static_cast<std::size_t>(status.st_size);
     require(size <= max_bytes, ExitCode::do_not_requeue, "cannot read {}: {} bytes, {} at most are accepted",
             path.string(), size, max_bytes);
-    std::vector<std::byte> bytes(size);
-    std::size_t done = 0;
-    while (done < size) {
-        ssize_t const count = ::read(file.get(), bytes.data() + done, size - done);
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) fail_read(errno);
-        if (count == 0) break;  // cut off meanwhile; the digest will say so
-        done += static_cast<std::size_t>(count);
-    }
-    bytes.resize(done);
-    return bytes;
+    /// Fewer bytes if the file is cut off meanwhile; the digest will say so.
+    auto const read_at = [&](std::size_t offset, std::size_t count) {
+        std::vector<std::byte> bytes(count);
+        std::size_t done = 0;
+        while (done < count) {
+            ssize_t const got =
+                ::pread(file.get(), bytes.data() + done, count - done, static_cast<off_t>(offset + done));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) fail_read(errno);
+            if (got == 0) break;
+            done += static_cast<std::size_t>(got);
+        }
+        bytes.resize(done);
+        return bytes;
+    };
+    std::size_t const at_ends = std::min(size, ends_bytes);
+    if (check_ends) check_ends(read_at(0, at_ends), read_at(size - at_ends, at_ends));
+    return read_at(0, size);
 }
 
 void sync_folder(fs::path const& folder) {
@@ -103,6 +119,15 @@ void sync_folder(fs::path const& folder) {
     require(synced, ExitCode::retry,
             "cannot sync the folder {}: {} (errno {}); its newest file may not survive a power cut",
             folder.string(), std::strerror(error), error);
+}
+
+void sync_path_of(fs::path const& folder) {
+    fs::path above = fs::absolute(folder).lexically_normal();
+    while (above.has_relative_path()) {
+        above = above.parent_path();
+        // What this process may not open, it has not created.
+        if (::access(above.c_str(), R_OK) == 0) sync_folder(above);
+    }
 }
 
 void replace_file_durably(fs::path const& path, std::span<std::byte const> content, fs::path const& temp_dir,
@@ -130,15 +155,9 @@ void write_file_durably(fs::path const& path, std::string_view text, fs::path co
     replace_file_durably(path, std::as_bytes(std::span(text.data(), text.size())), temp_dir);
 }
 
-void append_line_durably(fs::path const& path, std::string_view line) {
-    bool const is_new = ::access(path.c_str(), F_OK) != 0;
+void append_line(fs::path const& path, std::string_view line) {
     Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    auto const check = [&](bool succeeded) {
-        int const error = errno;
-        require(succeeded, ExitCode::retry,
-                "cannot append to {}: {} (errno {}); check space, quota and permissions", path.string(),
-                std::strerror(error), error);
-    };
+    auto const check = [&](bool succeeded) { require_appended(succeeded, path); };
     check(file.is_open());
     off_t const size = ::lseek(file.get(), 0, SEEK_END);
     check(size >= 0);
@@ -147,8 +166,18 @@ void append_line_durably(fs::path const& path, std::string_view line) {
     std::string row = last == '\n' ? "" : "\n";
     row.append(line).push_back('\n');
     check(write_all(file.get(), std::as_bytes(std::span(row.data(), row.size()))));
-    check(::fsync(file.get()) == 0);
     check(file.close());
+}
+
+void sync_file(fs::path const& path) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    require_appended(file.is_open() && ::fsync(file.get()) == 0 && file.close(), path);
+}
+
+void append_line_durably(fs::path const& path, std::string_view line) {
+    bool const is_new = ::access(path.c_str(), F_OK) != 0;
+    append_line(path, line);
+    sync_file(path);
     if (is_new) sync_folder(folder_of(path));
 }
 

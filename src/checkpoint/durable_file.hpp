@@ -13,9 +13,15 @@
 
 namespace holdfast::checkpoint {
 
+/// Sees the first and the last bytes of a file, at most `ends_bytes` of each, and throws to refuse the file.
+using CheckEnds = std::function<void(std::span<std::byte const> first, std::span<std::byte const> last)>;
+inline constexpr std::size_t ends_bytes = 64;
+
 /// The whole file. Throws Error(retry) for trouble that may pass (EIO, ESTALE, EACCES, ...) and
-/// Error(do_not_requeue) where there is no regular file or it has more than `max_bytes`.
-std::vector<std::byte> read_file(std::filesystem::path const& path, std::size_t max_bytes);
+/// Error(do_not_requeue) where there is no regular file or it has more than `max_bytes`. `check_ends` is
+/// called before the rest is read: a file of another kind can be large.
+std::vector<std::byte> read_file(std::filesystem::path const& path, std::size_t max_bytes,
+                                 CheckEnds const& check_ends = {});
 
 /// Writes `content` to a new file in `temp_dir` (of the same file system), syncs it, calls `before_rename`,
 /// gives it the name `path` and syncs the folder. When it throws, `path` is as before and the temporary file
@@ -30,7 +36,13 @@ void write_file_durably(std::filesystem::path const& path, std::string_view text
 
 /// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other.
 void append_line_durably(std::filesystem::path const& path, std::string_view line);
+/// The same without a sync: until sync_file a power cut may take the line away.
+void append_line(std::filesystem::path const& path, std::string_view line);
+void sync_file(std::filesystem::path const& path);
 
 void sync_folder(std::filesystem::path const& folder);
+
+/// Makes the names of `folder` and of all folders above it durable, for who may just have created them.
+void sync_path_of(std::filesystem::path const& folder);
 
 }  // namespace holdfast::checkpoint

@@ -200,6 +200,12 @@ void wait_until_dead(fs::path const& writer, Owner const& self, OwnershipTiming 
 
 }  // namespace
 
+bool is_free(fs::path const& run_dir) {
+    auto const writers = writers_in(run_dir);
+    return writers.empty() ||
+           is_certainly_dead(read_owner(writer_path(run_dir, writers.back())), this_process());
+}
+
 RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timing)
     : run_dir_(run_dir), timing_(timing) {
     Owner const self = this_process();

@@ -22,6 +22,9 @@ struct OwnershipTiming {
         30'000};  ///< an owner that did not count for this long is taken for dead
 };
 
+/// Whether the run has no owner, or one that is certainly dead. Never waits.
+bool is_free(std::filesystem::path const& run_dir);
+
 class RunOwnership {
   public:
     /// Takes the run over if it has no owner, or a dead one. Throws Error(owned_elsewhere), naming the owner,

@@ -22,6 +22,7 @@
 #include "commands/version.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/seconds_since.hpp"
 #include "parallel/launch_table.hpp"
 #include "parallel/mpi_session.hpp"
 #include "train/compute_thread.hpp"
@@ -29,8 +30,6 @@
 
 namespace holdfast::commands {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
     train::Settings settings;
@@ -91,26 +90,20 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table,
                                  device.compute);
     engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
-    data::LoaderPlan plan;
-    plan.seed = static_cast<std::uint64_t>(settings.seed);
-    plan.num_replicas = static_cast<int>(settings.replicas);
-    plan.batch_size = settings.batch_size;
-    plan.first_replica = engine.replicas().begin;
-    plan.end_replica = engine.replicas().end;
-    plan.end_step = steps;
-    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
+                             train::loader_plan(settings, engine.replicas(), 0, steps));
 
     std::vector<double> step_ms, compute_ms, exchange_ms, wait_ms;
     double start_to_first_step_s = 0;
     std::vector<float> losses;
     std::int64_t samples = 0;
     for (std::int64_t step = 0; step < steps; ++step) {
-        Clock::time_point const start = Clock::now();
+        auto const start = std::chrono::steady_clock::now();
         data::StepBatch const& batch = loader.next();
         train::StepResult const result =
             engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
                                        static_cast<float>(settings.lr), false);
-        double const elapsed_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+        double const elapsed_ms = seconds_since(start) * 1e3;
         if (step == 0) start_to_first_step_s = seconds_since_exec();
         losses.push_back(result.loss);
         if (step < options.warm_up) continue;

@@ -5,9 +5,13 @@
 #include <cctype>
 #include <cstdlib>
 #include <iostream>
+#include <iterator>
+#include <numeric>
 #include <unistd.h>
 #include <utility>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "commands/commands.hpp"
 #include "commands/version.hpp"
@@ -15,6 +19,8 @@
 
 namespace holdfast::commands {
 namespace {
+
+constexpr std::string_view variable_prefix = "HOLDFAST_";
 
 /// The flags a person may set: all long names but help.
 std::vector<CLI::Option*> flags_of(CLI::App& command) {
@@ -24,10 +30,30 @@ std::vector<CLI::Option*> flags_of(CLI::App& command) {
 }
 
 std::string environment_name(std::string const& flag) {
-    std::string name = "HOLDFAST_";
+    std::string name(variable_prefix);
     for (char const c : flag)
         name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return name;
+}
+
+/// Variables named like ours that are no flags: of the program's data, the scripts, the build and the tests.
+constexpr std::string_view other_variables[] = {
+    "HOLDFAST_CIFAR10", "HOLDFAST_CIFAR10_SHA256", "HOLDFAST_CIFAR10_URL", "HOLDFAST_END_TIME",
+    "HOLDFAST_MODULE",  "HOLDFAST_PYTHON",         "HOLDFAST_SAMPLE",      "HOLDFAST_TORCH"};
+
+/// Insertions, deletions and replacements that turn one into the other (Levenshtein's distance).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (char const letter : a) {
+        std::size_t diagonal = row[0]++;
+        for (std::size_t j = 0; j < b.size(); ++j) {
+            std::size_t const replaced = diagonal + (letter == b[j] ? 0 : 1);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+        }
+    }
+    return row.back();
 }
 
 /// A launch has many processes but one command line: one of them explains what is wrong with it.
@@ -53,14 +79,44 @@ ExitCode run_action(Action const& action, Arguments& arguments) {
 }  // namespace
 
 void bind_environment(CLI::App& command) {
-    for (CLI::Option* const option : flags_of(command))
+    for (CLI::Option* const option : flags_of(command)) {
         option->envname(environment_name(option->get_lnames().front()));
+        option
+            ->take_last();  // so that it is this program that says what is wrong with two: require_given_once
+    }
+}
+
+void require_known_environment(std::vector<CLI::App*> const& commands) {
+    std::set<std::string> known(std::begin(other_variables), std::end(other_variables));
+    for (CLI::App* const command : commands)
+        for (CLI::Option const* const option : flags_of(*command))
+            known.insert(environment_name(option->get_lnames().front()));
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        std::string_view const text(*entry);
+        std::string const name(text.substr(0, text.find('=')));
+        if (!name.starts_with(variable_prefix) || name.size() + 1 >= text.size() || known.contains(name))
+            continue;
+        auto const nearest = std::ranges::min_element(
+            known, {}, [&](std::string const& candidate) { return edit_distance(name, candidate); });
+        fail(ExitCode::usage,
+             "the environment variable {} means nothing to Holdfast (a misspelt one would be missed); did "
+             "you mean {}? "
+             "Otherwise unset it",
+             name, *nearest);
+    }
+}
+
+void require_given_once(CLI::App& command) {
+    for (CLI::Option const* const option : flags_of(command))
+        require(option->count() <= 1, ExitCode::usage, "--{} is given {} times, with {}; give it once",
+                option->get_lnames().front(), option->count(), fmt::join(option->results(), " and "));
 }
 
 void apply_config_file(CLI::App& command) {
     CLI::Option* const config = command.get_option("--config");
     if (config->count() == 0) return;
     std::string const path = config->as<std::string>();
+    std::set<std::string> keys;
     try {
         for (CLI::ConfigItem const& item : CLI::ConfigTOML().from_file(path)) {
             if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of a table's begin and end
@@ -71,6 +127,10 @@ void apply_config_file(CLI::App& command) {
             require(option != nullptr && item.name != "config", ExitCode::usage,
                     "{}: unknown key '{}' (keys are the flags of 'holdfast {} --help' without dashes)", path,
                     item.name, command.get_name());
+            require(item.inputs.size() == 1, ExitCode::usage, "{}: the key '{}' has {} values; give it one",
+                    path, item.name, item.inputs.size());
+            require(keys.insert(item.name).second, ExitCode::usage,
+                    "{}: the key '{}' is there twice; give it once", path, item.name);
             if (option->count() > 0) continue;
             option->add_result(item.inputs);
             option->run_callback();
@@ -117,7 +177,7 @@ ExitCode run_command_line(Arguments& arguments) {
     std::vector<std::pair<CLI::App*, Action>> commands;
     using Add = Action (*)(CLI::App&);
     for (Add const add :
-         {&add_train, &add_eval, &add_inspect, &add_verify, &add_pack, &add_info, &add_bench}) {
+         {&add_train, &add_eval, &add_inspect, &add_verify, &add_replay, &add_pack, &add_info, &add_bench}) {
         Action action = add(app);
         commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(),
                               std::move(action));
@@ -129,8 +189,12 @@ ExitCode run_command_line(Arguments& arguments) {
     }
     try {
         app.parse(arguments.argc, arguments.argv);
+        require_known_environment(app.get_subcommands([](CLI::App const*) { return true; }));
         for (auto const& [command, action] : commands)
-            if (command->parsed()) apply_config_file(*command);
+            if (command->parsed()) {
+                require_given_once(*command);
+                apply_config_file(*command);
+            }
     } catch (CLI::ParseError const& error) {
         if (error.get_exit_code() == 0) {  // --help, --version
             if (speaks_for_the_launch()) app.exit(error);

@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -11,6 +12,13 @@ namespace holdfast::commands {
 
 /// Gives every flag of `command` its environment variable: --batch-size is HOLDFAST_BATCH_SIZE.
 void bind_environment(CLI::App& command);
+
+/// Throws Error(usage) for a variable HOLDFAST_NAME that is neither a flag of any of these commands nor of the scripts, with
+/// the nearest name: a misspelt one would be missed. An empty variable counts as not set.
+void require_known_environment(std::vector<CLI::App*> const& commands);
+
+/// Throws Error(usage) for a flag that the command line has twice: which of the values was meant?
+void require_given_once(CLI::App& command);
 
 /// Sets the flags that neither command line nor environment have set from the TOML file given by --config, if any. Keys are flags
 /// without dashes, at the top or in a table named like the command. Throws Error(usage) for an unknown key or a bad value.

@@ -24,6 +24,7 @@
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
 #include "train/compute_thread.hpp"
+#include "train/gradient_copy.hpp"
 #include "train/numeric_fingerprint.hpp"
 #include "train/trainer.hpp"
 #include "train/training_engine.hpp"
@@ -77,10 +78,13 @@ void print_start(Communicator const& world, Preparation const& ready, TrainOptio
 }
 
 void print_finished(FoundRun const& found, train::Settings const& settings, TrainOptions const& options) {
+    std::int64_t const end = train::end_step(settings, found.steps_per_epoch);
+    std::string const done =
+        found.step > end ? fmt::format("{} steps are done, more than the {} now asked for", found.step, end)
+                         : fmt::format("{} of {} steps done", found.step, end);
     log::info(
-        "The run in {} is finished: {} of {} steps done. Raise --epochs or --max-steps to go on, or choose "
-        "another --run.",
-        options.run, found.step, train::end_step(settings, found.steps_per_epoch));
+        "The run in {} is finished: {}. Raise --epochs or --max-steps to go on, or choose another --run.",
+        options.run, done);
     if (found.test_count > 0)
         log::info("{}",
                   report::test_line(train::log_device(settings), static_cast<double>(found.test_correct) /
@@ -96,7 +100,7 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         CheckpointFile const file(bytes, options.resume);
         if (!newest || newest->step < file.integer(checkpoint::step_path)) {
             state.load(file);
-            run_directory.save(state);
+            run_directory.save_import(state, file);
         }
     }
     auto newest = run_directory.read_newest_good();
@@ -107,19 +111,72 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
     return std::move(newest->bytes);
 }
 
-/// The outcome of a launch that an error ends. The error matters more than that this may fail too.
-void note_failure(train::RunDirectory& run_directory, ExitCode code, char const* reason,
-                  train::RunState const& state) {
+/// What the end of a launch has to know of it, wherever it ends.
+struct Launch {
+    FoundRun found;
+    train::RunState state;
+    std::unique_ptr<train::RunDirectory> run_directory;  ///< on rank 0, once the run is its own
+    train::ProgressSoFar progress;                       ///< on rank 0
+};
+
+train::LaunchOutcome outcome_of(Launch const& launch, ExitCode code, std::string reason) {
+    train::LaunchOutcome outcome;
+    outcome.code = code;
+    outcome.reason = std::move(reason);
+    bool const is_owner = launch.run_directory != nullptr;
+    outcome.step = is_owner ? launch.state.step : launch.found.step;
+    outcome.epoch = is_owner ? launch.state.epoch : launch.found.step / launch.found.steps_per_epoch;
+    outcome.saved_step = is_owner ? launch.run_directory->saved_step() : launch.found.step;
+    return outcome;
+}
+
+/// Rank 0, before the run is owned: the outcome, as far as it can be left. It matters less than what led to it.
+void note_unowned(TrainOptions const& options, train::LaunchOutcome const& outcome) {
+    if (options.dry_run || outcome.code == ExitCode::owned_elsewhere) return;
     try {
-        run_directory.finish_save();
+        train::write_outcome_of_unowned(options.run, outcome);
+    } catch (Error const&) {}
+}
+
+/// Rank 0: the outcome of a launch that an error ends, and whether it is worth another. The error matters more than that writing
+/// may fail too.
+Error note_failure(Launch& launch, TrainOptions const& options, ExitCode code, std::string const& reason) {
+    if (!launch.run_directory) {
+        auto const last = train::read_outcome(options.run);
+        auto const so_far = train::progress_so_far(last, launch.found.step, options.no_progress_limit);
+        auto const outcome = train::counted(outcome_of(launch, code, reason), train::EndedBy::error, so_far);
+        note_unowned(options, outcome);
+        return {outcome.code, outcome.reason};
+    }
+    try {
+        launch.run_directory->finish_save();
     } catch (Error const& error) {
         log::warning("{}", error.what());
     }
+    auto const outcome =
+        train::counted(outcome_of(launch, code, reason), train::EndedBy::error, launch.progress);
+    if (code == ExitCode::owned_elsewhere) return {outcome.code, outcome.reason};
     try {
-        run_directory.write_outcome(code, reason, state);
+        launch.run_directory->write_outcome(outcome);
     } catch (Error const& error) {
         log::warning("outcome.json could not be written: {}", error.what());
     }
+    return {outcome.code, outcome.reason};
+}
+
+/// Collective, which it can be because all ranks have this error: what they end with. Returns on no rank before rank 0 has
+/// written the outcome, so that none ends the others too early.
+AgreedError collective_note_failure(Communicator const& world, Launch& launch, TrainOptions const& options,
+                                    AgreedError const& error) {
+    int code = static_cast<int>(error.code());
+    std::string reason = error.what();
+    if (world.rank() == 0) {
+        Error const noted = note_failure(launch, options, error.code(), reason);
+        code = static_cast<int>(noted.code());
+        reason = noted.what();
+    }
+    world.broadcast(std::as_writable_bytes(std::span(&code, 1)), 0);
+    return {static_cast<ExitCode>(code), world.broadcast(reason, 0)};
 }
 
 /// Collective. All ranks hold the checkpoint's state on return.
@@ -138,46 +195,61 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
 }
 
 /// Rank 0, after the last save: the closing line, outcome.json, and the run is free for the next launch.
-void end_launch(train::RunDirectory& run_directory, ExitCode code, std::string const& stop_reason,
-                train::RunState& state) {
+void end_launch(Launch& launch, ExitCode code, std::string const& stop_reason) {
     bool const is_finished = code == ExitCode::finished;
+    train::RunState& state = launch.state;
     auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
     log::info("{} Parameters digest: {}",
               is_finished ? "Finished."
                           : fmt::format("Stopped at step {} ({}); start again to go on.", state.step,
                                         stop_reason.empty() ? "another rank was asked to" : stop_reason),
               checkpoint::parameters_digest(visit).hex());
-    run_directory.write_outcome(code, is_finished ? "finished" : stop_reason, state);
-    run_directory.release();
+    launch.run_directory->write_outcome(
+        train::counted(outcome_of(launch, code, is_finished ? "finished" : stop_reason),
+                       train::EndedBy::request, launch.progress));
+    launch.run_directory->release();
 }
 
-ExitCode stopped_early() {
+/// Rank 0, for a launch that has nothing to do: the outcome says so, unless it does already.
+void note_end_without_training(Launch const& launch, TrainOptions const& options, ExitCode code,
+                               char const* reason) {
+    auto const last = train::read_outcome(options.run);
+    if (code == ExitCode::finished && last && last->code == code) return;
+    auto const so_far = train::progress_so_far(last, launch.found.step, options.no_progress_limit);
+    note_unowned(options, train::counted(outcome_of(launch, code, reason), train::EndedBy::request, so_far));
+}
+
+ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOptions const& options) {
     log::info("Asked to stop before training began; nothing was changed. Start again to go on.");
+    if (world.rank() == 0)
+        note_end_without_training(launch, options, ExitCode::retry, "asked to stop before training began");
     return ExitCode::retry;
 }
 
-ExitCode train_run(Communicator const& world, TrainOptions const& options) {
+ExitCode train_run(Communicator const& world, TrainOptions const& options, Launch& launch) {
+    collective_require_same_program(world);
     collective_require_same(world, "command lines", options.command_text);
-    FoundRun const found = collective_find_run(world, options);
+    FoundRun const& found = launch.found = collective_find_run(world, options);
     train::Settings settings = collective_resume_settings(world, options, found);
     if (found.exists && options.resume == "auto" && found.is_evaluated &&
         found.step >= train::end_step(settings, found.steps_per_epoch)) {
         print_finished(found, settings, options);
+        if (world.rank() == 0) note_end_without_training(launch, options, ExitCode::finished, "finished");
         return ExitCode::finished;
     }
-    if (collective_stop_requested(world)) return stopped_early();
+    if (collective_stop_requested(world)) return stopped_early(world, launch, options);
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
     train::TrainingEngine engine(world, ready.settings,
                                  train::network_config(ready.settings, *ready.sets.train), ready.table,
                                  ready.device.compute);
-    train::RunState state;
+    train::RunState& state = launch.state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
     state.settings = ready.settings;
     state.fingerprint = ready.fingerprint;
-    state.steps_per_epoch = data::steps_per_epoch(
-        ready.sets.train->size(), static_cast<int>(ready.settings.replicas), ready.settings.batch_size,
-        ready.settings.tail == "pad" ? data::Tail::pad : data::Tail::exact);
+    state.steps_per_epoch =
+        data::steps_per_epoch(ready.sets.train->size(), static_cast<int>(ready.settings.replicas),
+                              ready.settings.batch_size, train::tail_of(ready.settings));
     print_start(world, ready, options, engine);
     if (options.dry_run) {
         log::info(
@@ -188,40 +260,42 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options) {
     if (!found.exists) {
         engine.initialize(world, static_cast<std::uint64_t>(ready.settings.seed));
         world.agree([&] {
-            if (ready.init_file && world.local_rank() == 0)
-                train::load_weights(*ready.init_file, *state.layout, state.tensors);
+            if (!ready.init_file || world.local_rank() != 0) return;
+            train::load_weights(*ready.init_file, *state.layout, state.tensors);
+            require(
+                train::all_finite(state.tensors.parameters) && train::all_finite(state.tensors.statistics),
+                ExitCode::do_not_requeue,
+                "--init-from {}: a weight or running statistic is NaN or infinite (training would only "
+                "spread it); "
+                "give another file",
+                options.init_from);
         });
     }
 
-    if (collective_stop_requested(world)) return stopped_early();
+    if (collective_stop_requested(world)) return stopped_early(world, launch, options);
 
-    std::unique_ptr<train::RunDirectory> run_directory;  // on rank 0
     std::vector<std::byte> bytes;
     world.agree([&] {
         if (world.rank() != 0) return;
-        run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep);
-        log::open_file((run_directory->path() / "train.log").string());
-        bytes = begin_or_continue(*run_directory, state, options);
+        launch.run_directory = std::make_unique<train::RunDirectory>(options.run, options.keep,
+                                                                     ready.table.host_names(), world.size());
+        log::open_file((launch.run_directory->path() / "train.log").string());
+        auto const last = train::read_outcome(options.run);
+        launch.progress = train::progress_so_far(last, found.step, options.no_progress_limit);
+        bytes = begin_or_continue(*launch.run_directory, state, options);
+        launch.progress =
+            train::progress_so_far(last, launch.run_directory->saved_step(), options.no_progress_limit);
     });
-    try {
-        collective_load(world, state, std::move(bytes), ready, options);
-        train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
-                                engine.training_step(), state, run_directory.get()},
-                               options.launch, engine.replicas());
-        engine.training_step().load_state();
-        ExitCode const code =
-            trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
-        world.agree([&] {
-            if (run_directory) end_launch(*run_directory, code, trainer.stop_reason(), state);
-        });
-        return code;
-    } catch (Error const& error) {
-        if (run_directory) note_failure(*run_directory, error.code(), error.what(), state);
-        throw;
-    } catch (std::exception const& error) {
-        if (run_directory) note_failure(*run_directory, ExitCode::internal_error, error.what(), state);
-        throw;
-    }
+    collective_load(world, state, std::move(bytes), ready, options);
+    train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
+                            engine.training_step(), state, launch.run_directory.get()},
+                           options.launch, engine.replicas());
+    engine.training_step().load_state();
+    ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
+    world.agree([&] {
+        if (launch.run_directory) end_launch(launch, code, trainer.stop_reason());
+    });
+    return code;
 }
 
 ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
@@ -230,9 +304,20 @@ ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     parallel::MpiSession const mpi(arguments.argc, arguments.argv);
     Communicator const world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
-    ExitCode const code = train_run(world, options);
-    world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
-    return code;
+    Launch launch;
+    try {
+        ExitCode const code = train_run(world, options, launch);
+        world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
+        return code;
+    } catch (AgreedError const& error) {
+        throw collective_note_failure(world, launch, options, error);
+    } catch (Error const& error) {
+        if (world.rank() == 0) throw note_failure(launch, options, error.code(), error.what());
+        throw;
+    } catch (std::exception const& error) {
+        if (world.rank() == 0) throw note_failure(launch, options, ExitCode::internal_error, error.what());
+        throw;
+    }
 }
 
 }  // namespace
@@ -276,6 +361,23 @@ Action add_train(CLI::App& app) {
     command
         ->add_option("--stop-after-minutes", options->stop_after_minutes,
                      "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option("--check-replicas-every", options->launch.check_replicas_every,
+                     "Compare all ranks' state and data every N steps and before saving (0: no)")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option(
+            "--no-progress-limit", options->no_progress_limit,
+            "Launches in a row that may end by an error without a new checkpoint (0: any number); then 93")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option(
+            "--digest-every", options->launch.digest_every_steps,
+            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")

@@ -2,7 +2,6 @@
 #include "commands/train_start.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,8 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
+#include "parallel/library_versions.hpp"
+#include "parallel/rank_difference.hpp"
 #include "train/compute_thread.hpp"
 #include "train/numeric_fingerprint.hpp"
 
@@ -22,6 +23,8 @@ namespace {
 
 using checkpoint::CheckpointFile;
 using parallel::Communicator;
+
+constexpr std::size_t max_binary_bytes = std::size_t{1} << 30;
 
 std::string describe(CheckpointFile const& file) {
     nlohmann::ordered_json json;
@@ -42,7 +45,7 @@ std::unique_ptr<CheckpointFile> collective_read_init(Communicator const& world, 
     if (path.empty()) return nullptr;
     std::vector<std::byte> bytes;
     world.agree([&] {
-        if (world.rank() == 0) bytes = checkpoint::read_file(path, checkpoint::max_checkpoint_bytes);
+        if (world.rank() == 0) bytes = checkpoint::read_checkpoint_bytes(path, checkpoint::Trailer::optional);
     });
     bytes = collective_broadcast_bytes(world, std::move(bytes));
     std::unique_ptr<CheckpointFile> file;
@@ -50,13 +53,6 @@ std::unique_ptr<CheckpointFile> collective_read_init(Communicator const& world, 
         file = std::make_unique<CheckpointFile>(std::move(bytes), path, checkpoint::Trailer::optional);
     });
     return file;
-}
-
-std::string data_digest(data::TrainAndTest const& sets) {
-    Digester digester;
-    digester.add(data::digest_of(*sets.train).hex());
-    digester.add(data::digest_of(*sets.test).hex());
-    return digester.finish().hex();
 }
 
 /// The fingerprint without the note that --allow-platform-change leaves in it.
@@ -91,25 +87,25 @@ bool collective_stop_requested(Communicator const& world) {
 }
 
 void collective_require_same(Communicator const& world, char const* what, std::string const& mine) {
-    std::vector<std::string> const all = world.all_gather(mine);
-    std::vector<std::string> const hosts = world.all_gather(world.host_name());
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-        if (all[rank] == all[0]) continue;
-        std::istringstream lines_of_root(all[0]);
-        std::istringstream lines_of_rank(all[rank]);
-        std::string of_root;
-        std::string of_rank;
-        do {
-            std::getline(lines_of_root, of_root);
-            std::getline(lines_of_rank, of_rank);
-        } while (of_root == of_rank);
-        throw AgreedError(
-            ExitCode::do_not_requeue,
-            fmt::format("{} differ between ranks (the ranks would train different things): '{}' on rank 0 "
-                        "({}), '{}' on "
-                        "rank {} ({}); start all ranks with one binary, one command line and one data set",
-                        what, of_root, hosts[0], of_rank, rank, hosts[rank]));
-    }
+    std::string const difference = parallel::collective_difference(world, mine);
+    if (difference.empty()) return;
+    throw AgreedError(
+        ExitCode::do_not_requeue,
+        fmt::format(
+            "{} differ between ranks (the ranks would train different things): {}; start all ranks with "
+            "one binary, one command line and one data set",
+            what, difference));
+}
+
+void collective_require_same_program(Communicator const& world) {
+    std::string mine;
+    world.agree([&] {
+        mine = fmt::format("{}\nbinary with digest {}\nLibTorch {} (built with), {} (loaded)\n{}\n",
+                           version_line(),
+                           digest_of(checkpoint::read_file("/proc/self/exe", max_binary_bytes)).hex(),
+                           train::torch_version(), train::torch_version_loaded(), parallel::mpi_version());
+    });
+    collective_require_same(world, "programs", mine);
 }
 
 FoundRun collective_find_run(Communicator const& world, TrainOptions const& options) {
@@ -169,7 +165,7 @@ Preparation collective_prepare(Communicator const& world, TrainOptions const& op
     ready.init_file = collective_read_init(world, options.init_from);
     world.agree([&] {
         ready.sets = data::open_datasets(settings.data, settings.limit_train, settings.limit_test);
-        std::string const digest = data_digest(ready.sets);
+        std::string const digest = data::digest_of(*ready.sets.train, *ready.sets.test).hex();
         require(!found.exists || settings.data_digest == digest, ExitCode::do_not_requeue,
                 "the data in {} is not the run's (pixels and labels have digest {}, the run's have {}); give "
                 "--data with the run's "
@@ -192,7 +188,7 @@ Preparation collective_prepare(Communicator const& world, TrainOptions const& op
     ready.table = parallel::collective_launch_table(world, ready.device.description,
                                                     static_cast<int>(settings.replicas));
     if (settings.threads == 0) settings.threads = default_threads(settings, ready.table);
-    collective_require_same(world, "settings", version_line() + "\n" + train::to_json(settings));
+    collective_require_same(world, "settings", train::to_json(settings));
 
     world.agree([&] {
         train::require_full_team(static_cast<int>(settings.threads));

@@ -12,6 +12,7 @@ namespace {
 
 struct Speaker {
     int rank = 0;
+    int num_ranks = 1;
     std::string prefix;  ///< "[rank 1, node17] " once there are several ranks
     std::shared_ptr<spdlog::logger> file;
 };
@@ -36,8 +37,12 @@ void print(int descriptor, std::string_view tag, std::string_view message) {
 
 void set_rank(int rank, int num_ranks, std::string const& host) {
     speaker().rank = rank;
+    speaker().num_ranks = num_ranks;
     speaker().prefix = num_ranks > 1 ? fmt::format("[rank {}, {}] ", rank, host) : std::string();
 }
+
+int rank() { return speaker().rank; }
+int num_ranks() { return speaker().num_ranks; }
 
 void open_file(std::string const& path) {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
@@ -64,11 +69,15 @@ void write_error(std::string_view message) {
     if (speaker().file) speaker().file->error("{}", message);
 }
 
-bool write_agreed_error(std::string_view message) {
-    if (speaker().rank != 0) return false;
+void write_agreed_error(std::string_view message) {
+    if (speaker().rank != 0) return;
     print(STDERR_FILENO, "error: ", message);
     if (speaker().file) speaker().file->error("{}", message);
-    return true;
+}
+
+void write_last_line(int exit_code, std::string_view message) {
+    if (speaker().rank != 0) return;
+    print(STDERR_FILENO, fmt::format("Ended with exit code {}: ", exit_code), message);
 }
 
 }  // namespace holdfast::log

@@ -14,14 +14,20 @@ namespace holdfast::log {
 /// Who speaks, from the moment the rank is known. Before this, everything is printed.
 void set_rank(int rank, int num_ranks, std::string const& host);
 
+/// As given to set_rank; before that, 0 of 1.
+int rank();
+int num_ranks();
+
 /// Appends all further messages to `path` too (rank 0 calls it once the run directory is its own).
 void open_file(std::string const& path);
 
 void write_info(std::string_view message);
 void write_warning(std::string_view message);
 void write_error(std::string_view message);
-/// An error that all ranks share: rank 0 prints it. Returns whether this rank did.
-bool write_agreed_error(std::string_view message);
+/// An error that all ranks share: rank 0 prints it.
+void write_agreed_error(std::string_view message);
+/// Says an error again, for people only, below what others have printed since.
+void write_last_line(int exit_code, std::string_view message);
 
 /// Printed by rank 0 only.
 template <typename... Args>

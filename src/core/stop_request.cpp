@@ -28,6 +28,7 @@ void install_stop_handlers() {
     sigemptyset(&action.sa_mask);
     for (int const signal : {SIGUSR1, SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
     std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may leave (| head); the run goes on
+    std::signal(SIGXFSZ, SIG_IGN);  // writing beyond `ulimit -f` is an error like a full disk, not the end
 }
 
 int stop_signal() { return requested_signal.load(); }

@@ -19,4 +19,11 @@ Digest digest_of(ImageDataset const& dataset) {
     return digester.finish();
 }
 
+Digest digest_of(ImageDataset const& train_set, ImageDataset const& test_set) {
+    Digester digester;
+    digester.add(digest_of(train_set).hex());
+    digester.add(digest_of(test_set).hex());
+    return digester.finish();
+}
+
 }  // namespace holdfast::data

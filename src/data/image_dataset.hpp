@@ -39,6 +39,9 @@ class ImageDataset {
 /// stored.
 Digest digest_of(ImageDataset const& dataset);
 
+/// Of both sets of a run.
+Digest digest_of(ImageDataset const& train_set, ImageDataset const& test_set);
+
 struct TrainAndTest {
     std::unique_ptr<ImageDataset> train;
     std::unique_ptr<ImageDataset> test;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/packed_images.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -85,17 +86,25 @@ std::vector<std::byte> read_whole(fs::path const& path) {
     require(::fstat(file.get(), &status) == 0, ExitCode::do_not_requeue, "cannot inspect {}: {}",
             path.string(), std::strerror(errno));
     require(S_ISREG(status.st_mode), ExitCode::do_not_requeue, "{} is not a regular file", path.string());
-    std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
-    for (std::size_t done = 0; done < bytes.size();) {
-        ssize_t const count = ::read(file.get(), bytes.data() + done, bytes.size() - done);
-        if (count < 0 && errno == EINTR) continue;
-        require(count >= 0, errno == EIO || errno == ESTALE ? ExitCode::retry : ExitCode::do_not_requeue,
-                "cannot read {} at offset {}: {}", path.string(), done, std::strerror(errno));
-        require(count > 0, ExitCode::do_not_requeue,
-                "{} ends at offset {}, expected {} bytes; it was cut while read", path.string(), done,
-                bytes.size());
-        done += static_cast<std::size_t>(count);
-    }
+    std::vector<std::byte> bytes;
+    auto const read_until = [&](std::size_t end) {
+        std::size_t done = bytes.size();
+        bytes.resize(end);
+        while (done < end) {
+            ssize_t const count = ::read(file.get(), bytes.data() + done, end - done);
+            if (count < 0 && errno == EINTR) continue;
+            require(count >= 0, errno == EIO || errno == ESTALE ? ExitCode::retry : ExitCode::do_not_requeue,
+                    "cannot read {} at offset {}: {}", path.string(), done, std::strerror(errno));
+            require(count > 0, ExitCode::do_not_requeue,
+                    "{} ends at offset {}, expected {} bytes; it was cut while read", path.string(), done,
+                    end);
+            done += static_cast<std::size_t>(count);
+        }
+    };
+    auto const size = static_cast<std::size_t>(status.st_size);
+    read_until(std::min(size, hdf5::signature_bytes));
+    hdf5::require_signature(bytes, path.string());  // before gigabytes of something else are read
+    read_until(size);
     return bytes;
 }
 
@@ -129,8 +138,8 @@ constexpr ElementType element_type = sizeof(T) == 1 ? ElementType::u8 : ElementT
 
 class PackedReader {
   public:
-    explicit PackedReader(fs::path const& path)
-        : name_(path.string()), bytes_(read_whole(path)), reader_(bytes_, name_) {
+    PackedReader(std::vector<std::byte> bytes, std::string name)
+        : name_(std::move(name)), bytes_(std::move(bytes)), reader_(bytes_, name_) {
         std::string const format = reader_.attribute("format");
         require(format == format_name, ExitCode::do_not_requeue,
                 "{} has format '{}', expected '{}'; it is no packed image set", name_, format, format_name);
@@ -272,10 +281,14 @@ void add_split(hdf5::ImageBuilder& builder, ImageDataset const& dataset, std::st
 }  // namespace
 
 TrainAndTest open_packed_images(fs::path const& file) {
-    PackedReader const reader(file);
+    return decode_packed_images(read_whole(file), file.string());
+}
+
+TrainAndTest decode_packed_images(std::vector<std::byte> bytes, std::string name) {
+    PackedReader const reader(std::move(bytes), name);
     TrainAndTest sets{reader.split("train", "training"), reader.split("test", "test")};
     require(sets.train->shape() == sets.test->shape(), ExitCode::do_not_requeue,
-            "{}: training images are {}x{}, test images {}x{}, expected one size", file.string(),
+            "{}: training images are {}x{}, test images {}x{}, expected one size", name,
             sets.train->shape().width, sets.train->shape().height, sets.test->shape().width,
             sets.test->shape().height);
     return sets;

@@ -4,19 +4,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <source_location>
 #include <utility>
 #include <zlib.h>
 
 #include <fmt/ranges.h>
 #include <hdf5.h>
-#include <hdf5_hl.h>
 
 #include "core/error.hpp"
+#include "hdf5/structure_check.hpp"
 
 namespace holdfast::hdf5 {
 namespace {
@@ -26,6 +26,19 @@ constexpr int max_group_depth = 16;  // ours is 2; a file may not choose our rec
 constexpr hsize_t max_chunks = 4096;
 // A deflate stream cannot expand more (zlib, "Maximum Compression Factor": 1032:1).
 constexpr std::uint64_t max_deflate_ratio = 1032;
+// Header messages of the HDF5 file format specification, version 3, section IV.A.2.
+constexpr unsigned external_files_message = 7;
+constexpr std::uint64_t known_messages = [] {
+    std::uint64_t bits = 0;
+    for (unsigned const message : {0,                  // nothing
+                                   1, 3, 4, 5, 8, 11,  // dataset: space, type, fill, layout, filters
+                                   2, 6, 10, 17,       // group: links
+                                   12, 21,             // attributes
+                                   14, 16, 18, 22}) {  // times, continuation, reference count
+        bits |= std::uint64_t{1} << message;
+    }
+    return bits;
+}();
 constexpr std::size_t max_attribute_bytes = 64 * 1024;  // the HDF5 object header's own limit
 
 /// Held around every use of the library: many builds of it are not thread-safe. Also turns off, for this
@@ -75,12 +88,8 @@ std::string library_error() {
 
 /// Our own calls with good arguments: failing means no memory or a bug.
 template <typename Result>
-Result hdf5_check(Result result, char const* call,
-                  std::source_location const where = std::source_location::current()) {
-    if (result < 0) {
-        fail(ExitCode::internal_error, "HDF5 call {} failed at {}:{}{}", call, where.file_name(),
-             where.line(), library_error());
-    }
+Result hdf5_check(Result result, char const* call) {
+    if (result < 0) fail(ExitCode::internal_error, "HDF5 call {} failed{}", call, library_error());
     return result;
 }
 
@@ -161,6 +170,36 @@ std::optional<std::uint64_t> inflated_size(std::span<std::byte const> stream) {
     return status == Z_STREAM_END ? std::optional(size) : std::nullopt;
 }
 
+/// A name for an image in memory. The core driver takes two open files of one name for the same file, and looks
+/// whether a file of that name is there, which below /dev/null none can be.
+std::string image_name() {
+    static std::atomic<unsigned> num_images{0};
+    return fmt::format("/dev/null/holdfast-image-{}", num_images++);
+}
+
+/// Lets the core driver work on `bytes` themselves. H5LTopen_file_image does so too, but opens a file "file_image_0"
+/// in the working directory on the way and fails where there is one.
+void set_image(hid_t access, std::span<std::byte const>& bytes) {
+    H5FD_file_image_callbacks_t callbacks{};
+    callbacks.image_malloc = [](std::size_t size, H5FD_file_image_op_t, void* data) -> void* {
+        auto const& image = *static_cast<std::span<std::byte const>*>(data);
+        // The library takes a mutable pointer but only reads: the file is opened read-only.
+        return size == image.size() ? const_cast<std::byte*>(image.data()) : nullptr;
+    };
+    callbacks.image_memcpy = [](void* to, void const* from, std::size_t, H5FD_file_image_op_t,
+                                void*) -> void* { return to == from ? to : nullptr; };
+    callbacks.image_realloc = [](void*, std::size_t, H5FD_file_image_op_t, void*) -> void* {
+        return nullptr;
+    };
+    callbacks.image_free = [](void*, H5FD_file_image_op_t, void*) -> herr_t { return 0; };
+    callbacks.udata_copy = [](void* data) { return data; };
+    callbacks.udata_free = [](void*) -> herr_t { return 0; };
+    callbacks.udata = &bytes;
+    hdf5_check(H5Pset_file_image_callbacks(access, &callbacks), "H5Pset_file_image_callbacks");
+    hdf5_check(H5Pset_file_image(access, const_cast<std::byte*>(bytes.data()), bytes.size()),
+               "H5Pset_file_image");
+}
+
 std::string describe(DatasetInfo const& info) {
     return fmt::format("{} [{}]", name_of(info.type), fmt::join(info.shape, ", "));
 }
@@ -233,11 +272,8 @@ ImageBuilder::ImageBuilder() : state_(std::make_unique<State>()) {
                "H5Pset_libver_bounds");
     Handle const creation = checked(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_obj_track_times(creation.get(), 0), "H5Pset_obj_track_times");
-    // The core driver takes two open files of one name for the same file.
-    static std::atomic<unsigned> num_images{0};
-    std::string const name = fmt::format("holdfast-image-{}", num_images++);
-    state_->file =
-        checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose, "H5Fcreate");
+    state_->file = checked(H5Fcreate(image_name().c_str(), H5F_ACC_TRUNC, creation.get(), access.get()),
+                           H5Fclose, "H5Fcreate");
     state_->link_creation = checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_create_intermediate_group(state_->link_creation.get(), 1),
                "H5Pset_create_intermediate_group");
@@ -342,10 +378,17 @@ ImageBuilder::Image ImageBuilder::finish() {
 
 // ---- ImageReader ----
 
+void require_signature(std::span<std::byte const> bytes, std::string_view name) {
+    constexpr char signature[signature_bytes + 1] = "\x89HDF\r\n\x1a\n";
+    require(bytes.size() >= signature_bytes && std::memcmp(bytes.data(), signature, signature_bytes) == 0,
+            ExitCode::do_not_requeue, "{}: not an HDF5 file (no HDF5 signature at the start)", name);
+}
+
 struct ImageReader::State {
     std::string name;
     std::span<std::byte const> bytes;
     std::uint64_t file_size = 0;
+    Accept accept = Accept::any;
     Handle file;
     std::vector<DatasetInfo> datasets;
 
@@ -361,6 +404,8 @@ struct ImageReader::State {
     }
 
     void list_datasets();
+    /// Looks at an object without opening it, which would already follow what its header says.
+    H5O_info_t check_header(std::string const& path) const;
     DatasetInfo inspect(hid_t dataset, std::string const& path) const;
     void check_storage(hid_t dataset, DatasetInfo const& info) const;
     void check_chunks(hid_t dataset, hid_t creation, DatasetInfo const& info) const;
@@ -368,21 +413,24 @@ struct ImageReader::State {
     Handle open_attribute(std::string const& attribute) const;
 };
 
-ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name)
+ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name, Accept accept)
     : state_(std::make_unique<State>()) {
     LibraryUse const use;
     state_->name = std::move(name);
     state_->bytes = bytes;
     state_->file_size = bytes.size();
-    constexpr char signature[] = "\x89HDF\r\n\x1a\n";
-    if (bytes.size() < 8 ||
-        !std::equal(bytes.begin(), bytes.begin() + 8, std::as_bytes(std::span(signature)).begin())) {
-        state_->refuse("not an HDF5 file ({} bytes, no HDF5 signature at the start)", bytes.size());
+    state_->accept = accept;
+    require_signature(bytes, state_->name);
+    if (is_original_format(bytes)) {
+        check_structure(bytes, state_->name);
+    } else if (accept == Accept::plain) {
+        state_->refuse("it is of another HDF5 file format than expected (superblock {}, not 0)",
+                       bytes.size() > 8 ? static_cast<int>(bytes[8]) : -1);
     }
-    // Opened read-only and never copied or freed by the library, which takes a mutable pointer all the same.
-    void* const image = const_cast<std::byte*>(bytes.data());
-    hid_t const id =
-        H5LTopen_file_image(image, bytes.size(), H5LT_FILE_IMAGE_DONT_COPY | H5LT_FILE_IMAGE_DONT_RELEASE);
+    Handle const access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "H5Pcreate");
+    hdf5_check(H5Pset_fapl_core(access.get(), 1u << 16, 0), "H5Pset_fapl_core");
+    set_image(access.get(), state_->bytes);
+    hid_t const id = H5Fopen(image_name().c_str(), H5F_ACC_RDONLY, access.get());
     state_->file = Handle(state_->parsed(id, "it as an HDF5 file"), H5Fclose);
     state_->list_datasets();
 }
@@ -390,6 +438,25 @@ ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name)
 ImageReader::~ImageReader() {
     LibraryUse const use;
     state_.reset();
+}
+
+H5O_info_t ImageReader::State::check_header(std::string const& path) const {
+    H5O_info_t info;
+    parsed(H5Oget_info_by_name2(file.get(), path.c_str(), &info, H5O_INFO_BASIC | H5O_INFO_HDR, H5P_DEFAULT),
+           path);
+    auto const has = [&](unsigned message) { return (info.hdr.mesg.present >> message & 1) != 0; };
+    if (has(external_files_message)) {
+        refuse("{} keeps its content in another file (external storage is refused, it could name any file)",
+               path);
+    }
+    // HDF5 1.10.8 crashes on some of them, as on a shared fill value.
+    if (info.hdr.mesg.shared != 0) refuse("{} shares a part of its header with another object", path);
+    for (unsigned message = 0; message < 64; ++message) {
+        if (has(message) && (known_messages >> message & 1) == 0) {
+            refuse("{} has header message {}, which no plain file of numbers needs", path, message);
+        }
+    }
+    return info;
 }
 
 void ImageReader::State::list_datasets() {
@@ -402,7 +469,7 @@ void ImageReader::State::list_datasets() {
         int depth;
     };
     std::vector<Group> open_groups{{"/", 0}};
-    std::set<haddr_t> seen;
+    std::set<haddr_t> seen{check_header("/").addr};
     while (!open_groups.empty()) {
         Group const group = std::move(open_groups.back());
         open_groups.pop_back();
@@ -420,9 +487,7 @@ void ImageReader::State::list_datasets() {
                 refuse("{} is {} link (a file must hold its data itself); copy the data into the file", path,
                        link.type == H5L_TYPE_EXTERNAL ? "an external" : "a soft or user-defined");
             }
-            Handle const object(parsed(H5Oopen(file.get(), path.c_str(), H5P_DEFAULT), path), H5Oclose);
-            H5O_info_t info;
-            parsed(H5Oget_info(object.get(), &info), path);
+            H5O_info_t const info = check_header(path);
             if (!seen.insert(info.addr).second)
                 refuse("{} is a second name of an object (every object has one)", path);
             if (info.type == H5O_TYPE_GROUP) {
@@ -430,7 +495,8 @@ void ImageReader::State::list_datasets() {
                     refuse("{} is nested deeper than {} groups", path, max_group_depth);
                 open_groups.push_back({path + "/", group.depth + 1});
             } else if (info.type == H5O_TYPE_DATASET) {
-                datasets.push_back(inspect(object.get(), path));
+                Handle const dataset(parsed(H5Dopen2(file.get(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+                datasets.push_back(inspect(dataset.get(), path));
             } else {
                 refuse("{} is neither a group nor a dataset", path);
             }
@@ -476,13 +542,12 @@ DatasetInfo ImageReader::State::inspect(hid_t dataset, std::string const& path) 
 
 void ImageReader::State::check_storage(hid_t dataset, DatasetInfo const& info) const {
     Handle const creation(parsed(H5Dget_create_plist(dataset), info.path), H5Pclose);
-    if (parsed(H5Pget_external_count(creation.get()), info.path) != 0) {
-        refuse("{} keeps its content in another file (external storage is refused, it could name any file)",
-               info.path);
-    }
     H5D_layout_t const layout = H5Pget_layout(creation.get());
     if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT && layout != H5D_CHUNKED) {
         refuse("{} is a virtual dataset (refused, it could name any file)", info.path);
+    }
+    if (layout == H5D_CHUNKED && accept == Accept::plain) {
+        refuse("{} is stored in chunks (compressed or filtered content is refused here)", info.path);
     }
     if (info.num_elements() == 0) return;
     if (layout == H5D_CHUNKED) return check_chunks(dataset, creation.get(), info);

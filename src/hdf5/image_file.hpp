@@ -63,12 +63,21 @@ class ImageBuilder {
     std::unique_ptr<State> state_;
 };
 
+inline constexpr std::size_t signature_bytes = 8;
+/// Throws Error(do_not_requeue) naming `name` unless these first bytes of a file are those of an HDF5 file.
+void require_signature(std::span<std::byte const> bytes, std::string_view name);
+
+enum class Accept {
+    any,  ///< what other programs write too: newer file formats, chunks, deflate (up to a thousand times the file's size)
+    plain,  ///< only what ImageBuilder's reserve() and write() make
+};
+
 /// Reads an HDF5 file from bytes. Throws Error(do_not_requeue) naming `name` for everything that is not a plain file of numeric
 /// datasets; memory is bounded by the size of the file plus what read() is asked for.
 class ImageReader {
   public:
     /// `bytes` must outlive the reader and is not copied.
-    ImageReader(std::span<std::byte const> bytes, std::string name);
+    ImageReader(std::span<std::byte const> bytes, std::string name, Accept accept = Accept::any);
     ~ImageReader();
     ImageReader(ImageReader const&) = delete;
     ImageReader& operator=(ImageReader const&) = delete;

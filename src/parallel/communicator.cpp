@@ -132,12 +132,6 @@ std::string Communicator::broadcast(std::string const& text, int root) const {
     return result;
 }
 
-bool Communicator::broadcast(bool value, int root) const {
-    std::byte byte{value};
-    broadcast(std::span(&byte, 1), root);
-    return byte != std::byte{0};
-}
-
 std::vector<std::string> Communicator::all_gather(std::string const& mine) const {
     if (size() == 1) return {mine};
     int const length = static_cast<int>(mine.size());

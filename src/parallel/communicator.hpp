@@ -43,7 +43,6 @@ class Communicator {
     /// The text of every rank, on all ranks.
     std::vector<std::string> all_gather(std::string const& mine) const;
     std::string broadcast(std::string const& text, int root) const;
-    bool broadcast(bool value, int root) const;
     /// Throws on *all* ranks if any rank passes an error, with the first failing rank's message, code, rank
     /// and host.
     void agree_ok(std::exception_ptr local_error) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "core/error.hpp"
 #include "parallel/device_assignment.hpp"
@@ -79,6 +80,14 @@ int LaunchTable::num_replicas_of_host(int host) const {
     for (LaunchRow const& row : rows)
         if (row.host == host) count += row.replicas.size();
     return count;
+}
+
+std::vector<std::string> LaunchTable::host_names() const {
+    std::vector<std::string> names;
+    int last_host = -1;
+    for (LaunchRow const& row : rows)  // ordered by host
+        if (std::exchange(last_host, row.host) != row.host) names.push_back(row.host_name);
+    return names;
 }
 
 int LaunchTable::default_threads_per_replica() const {

@@ -29,6 +29,7 @@ struct LaunchTable {
     /// so masks overlap.
     int num_cores_of_host(int host) const;
     int num_replicas_of_host(int host) const;
+    std::vector<std::string> host_names() const;  ///< each once, in the order of the ranks
     /// Default of --threads: cores of the host / replicas there, at least 1; the least over the hosts.
     int default_threads_per_replica() const;
 };

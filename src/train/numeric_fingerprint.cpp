@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/numeric_fingerprint.hpp"
 
+#include <string_view>
 #include <vector>
 
 #include <ATen/Version.h>
@@ -56,6 +57,14 @@ Digest gradient_digest(ComputeDevice device) {
 
 std::string torch_version() {
     return fmt::format("{}.{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH);
+}
+
+std::string torch_version_loaded() {
+    std::string const config = at::show_config();  // "... Build settings: ..., TORCH_VERSION=2.15.0, ..."
+    std::string_view const key = "TORCH_VERSION=";
+    std::size_t const begin = config.find(key);
+    if (begin == std::string::npos) return "unknown";
+    return config.substr(begin + key.size(), config.find_first_of(", \n", begin) - begin - key.size());
 }
 
 std::string cpu_capability() { return at::get_cpu_capability(); }

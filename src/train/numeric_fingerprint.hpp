@@ -13,8 +13,10 @@ namespace holdfast::train {
 /// gradient of one small fixed batch, computed there.
 std::string numeric_fingerprint(int threads, ComputeDevice device = {});
 
-/// Version of the LibTorch that is loaded, "2.15.0".
+/// Version of the LibTorch this program was compiled with, "2.15.0".
 std::string torch_version();
+/// Version the loaded LibTorch says it has, or "unknown".
+std::string torch_version_loaded();
 /// ATen's name of the instruction set it computes with, "AVX512".
 std::string cpu_capability();
 

@@ -8,12 +8,15 @@
 #include <ctime>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/durable_file.hpp"
 #include "core/digest.hpp"
 #include "core/error.hpp"
+#include "core/log.hpp"
+#include "core/seconds_since.hpp"
 #include "report/metrics_csv.hpp"
 
 namespace holdfast::train {
@@ -21,10 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Processor time of this thread so far. The writer thread lives for one save.
 double thread_seconds() {
@@ -43,15 +42,29 @@ fs::path created(fs::path const& path) {
     return path;
 }
 
+Position position_of(RunState const& state) {
+    return position_at(state.step, state.steps_per_epoch, state.open_epoch.count);
+}
+
+Position position_of(checkpoint::CheckpointFile const& file) {
+    return position_at(file.integer(checkpoint::step_path), file.integer("/progress/steps_per_epoch"),
+                       file.integer("/progress/open_epoch_count"));
+}
+
+std::string digest_of_file(fs::path const& path) {
+    return checkpoint::file_digest(checkpoint::CheckpointStore::read(path)).hex();
+}
+
 }  // namespace
 
-RunDirectory::RunDirectory(fs::path const& path, int keep)
+RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::string> hosts, std::int64_t ranks)
     : path_(created(path)),
       keep_(keep),
       ownership_(path_),
       launch_(ownership_.number()),
       store_(path_),
-      metrics_(path_ / "metrics.jsonl", launch_) {
+      metrics_(path_ / "metrics.jsonl", launch_),
+      ledger_(path_ / "ledger.jsonl", {launch_, std::move(hosts), ranks}) {
     // A request to stop that an earlier launch has obeyed, or never saw.
     ::unlink((path_ / "drain").c_str());
 }
@@ -59,24 +72,34 @@ RunDirectory::RunDirectory(fs::path const& path, int keep)
 std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good() {
     auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine);
     if (newest) {
-        parent_digest_ = digest_of(newest->bytes).hex();
-        parent_step_ = newest->step;
+        checkpoint::CheckpointFile file(std::move(newest->bytes), newest->path.string());
+        parent_digest_ = file.file_digest().hex();
+        parent_position_ = position_of(file);
+        newest->bytes = std::move(file).take_bytes();
     }
     return newest;
 }
 
 void RunDirectory::start_save(RunState& state) {
+    LedgerRow row;
+    row.kind = parent_digest_.empty() ? RowKind::start : RowKind::checkpoint;
+    row.parent = parent_digest_;
+    row.first = parent_position_;
+    start_save(state, std::move(row));
+}
+
+void RunDirectory::start_save(RunState& state, LedgerRow row) {
     assert(!writing_.valid());
     Snapshot snapshot;
     snapshot.start = Clock::now();
     auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
     if (!image_) image_ = std::make_unique<checkpoint::CheckpointImage>(visit);
     image_->copy(visit);
-    snapshot.step = state.step;
-    snapshot.epoch = state.epoch;
+    row.end = position_of(state);
+    snapshot.row = std::move(row);
     snapshot.metrics_csv = report::metrics_csv(state.history);
     snapshot.config_json = to_json(state.settings) + "\n";
-    copied_step_ = state.step;
+    copied_position_ = snapshot.row.end;
     copied_epochs_ = state.history.size();
     snapshot.blocked_s = seconds_since(snapshot.start);
     writing_ = std::async(std::launch::async, [this, snapshot] { return write(snapshot); });
@@ -90,12 +113,12 @@ std::optional<SaveTimes> RunDirectory::finish_save() {
     if (!writing_.valid()) return std::nullopt;
     Written const written = writing_.get();
     parent_digest_ = written.digest;
-    parent_step_ = copied_step_;
+    parent_position_ = copied_position_;
     saved_epochs_ = copied_epochs_;
     if (written.trouble_afterwards) std::rethrow_exception(written.trouble_afterwards);
     SaveTimes const& times = written.times;
     metrics_.append(
-        parent_step_, "save",
+        parent_position_.step, "save",
         {{"blocked_s", times.blocked_s}, {"durable_s", times.durable_s}, {"busy_s", times.busy_s}});
     return times;
 }
@@ -105,26 +128,37 @@ void RunDirectory::save(RunState& state) {
     finish_save();
 }
 
-RunDirectory::Written RunDirectory::write(Snapshot const& snapshot) {
+void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const& original) {
+    LedgerRow row;
+    row.kind = RowKind::import;
+    row.parent = original.file_digest().hex();
+    row.source = original.name();
+    row.first = position_of(state);
+    start_save(state, std::move(row));
+    finish_save();
+}
+
+RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
+    LedgerRow& row = snapshot.row;
     // Finite gradients can still overflow in the update itself.
     std::string const not_finite = image_->find_not_finite();
     require(not_finite.empty(), ExitCode::do_not_requeue,
             "step {}: {} holds NaN or infinity (a checkpoint of it would be useless); the checkpoint of step "
             "{} is "
             "good; try a smaller --lr",
-            snapshot.step, not_finite, parent_step_);
+            row.end.step, not_finite, parent_position_.step);
     std::span<std::byte const> const bytes = image_->seal();
-    std::string const own_digest = digest_of(bytes).hex();
-    nlohmann::ordered_json row;
-    row["launch"] = launch_;
-    row["parent"] = parent_digest_;
-    row["first_step"] = parent_step_;
-    row["end_step"] = snapshot.step;
-    row["epoch"] = snapshot.epoch;
-    row["digest"] = own_digest;
-    store_.commit(snapshot.step, bytes, ownership_.temp_dir(),
-                  [&] { checkpoint::append_line_durably(path_ / "ledger.jsonl", row.dump()); });
-    Written written{{}, own_digest, nullptr};
+    row.digest = checkpoint::file_digest(bytes).hex();
+    row.parameters = image_->parameters_digest().hex();
+    bool has_row = false;
+    store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
+        // A process that stood while it was written off must not add a row when it wakes.
+        require_ownership();
+        ledger_.append(row);
+        has_row = true;
+    });
+    // A file of the same state was there and stays: then that is what the next one goes on from.
+    Written written{{}, has_row ? row.digest : digest_of_file(store_.path_of(row.end.step)), nullptr};
     try {
         checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
         if (snapshot.config_json != config_json_) {
@@ -146,16 +180,36 @@ void RunDirectory::require_ownership() const {
             ownership_.temp_dir().string());
 }
 
+void RunDirectory::record_digest(RunState& state) {
+    if (!ownership_.still_owner()) return;  // the trainer will notice
+    LedgerRow row;
+    row.kind = RowKind::digest;
+    row.end = position_of(state);
+    row.parameters =
+        checkpoint::parameters_digest([&](checkpoint::StateArchive& archive) { state.visit(archive); }).hex();
+    try {
+        ledger_.append(std::move(row));
+    } catch (Error const& error) {
+        if (!std::exchange(warned_of_digest_, true))
+            log::warning("a digest of the parameters was not recorded: {}", error.what());
+    }
+}
+
 bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str(), F_OK) == 0; }
 
-void RunDirectory::write_outcome(ExitCode code, std::string const& reason, RunState const& state) {
-    nlohmann::ordered_json outcome;
-    outcome["launch"] = launch_;
-    outcome["code"] = static_cast<int>(code);
-    outcome["reason"] = reason;
-    outcome["epoch"] = state.epoch;
-    outcome["step"] = state.step;
-    checkpoint::write_file_durably(path_ / "outcome.json", outcome.dump(2) + "\n", ownership_.temp_dir());
+void RunDirectory::write_outcome(LaunchOutcome outcome) {
+    outcome.launch = launch_;
+    outcome.saved_step = saved_step();
+    checkpoint::write_file_durably(path_ / outcome_file, to_json(outcome), ownership_.temp_dir());
+}
+
+void write_outcome_of_unowned(fs::path const& run_dir, LaunchOutcome outcome) {
+    std::error_code error;
+    if (!fs::is_directory(run_dir / "checkpoints", error) || !checkpoint::is_free(run_dir)) return;
+    checkpoint::RunOwnership ownership(run_dir);
+    outcome.launch = ownership.number();
+    checkpoint::write_file_durably(run_dir / outcome_file, to_json(outcome), ownership.temp_dir());
+    ownership.release();
 }
 
 }  // namespace holdfast::train

@@ -10,12 +10,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint_image.hpp"
 #include "checkpoint/checkpoint_store.hpp"
 #include "checkpoint/run_ownership.hpp"
 #include "core/exit_code.hpp"
 #include "report/metrics_jsonl.hpp"
+#include "train/ledger.hpp"
+#include "train/outcome.hpp"
 #include "train/run_state.hpp"
 
 namespace holdfast::train {
@@ -30,8 +33,9 @@ struct SaveTimes {
 class RunDirectory {
   public:
     /// Takes the run over, creating what is missing. Throws Error(owned_elsewhere) if another launch owns it, Error(retry) for
-    /// disk trouble.
-    RunDirectory(std::filesystem::path const& path, int keep);
+    /// disk trouble. `hosts` and `ranks` of this launch are for the ledger.
+    RunDirectory(std::filesystem::path const& path, int keep, std::vector<std::string> hosts,
+                 std::int64_t ranks);
 
     std::optional<checkpoint::StoredCheckpoint> read_newest_good();
     /// Copies the state; the writer thread then makes it durable: ledger row, checkpoint, metrics.csv, and prunes old
@@ -43,18 +47,22 @@ class RunDirectory {
     std::optional<SaveTimes> finish_save();
     /// Both at once.
     void save(RunState& state);
+    /// The same for a state that was loaded from `original`.
+    void save_import(RunState& state, checkpoint::CheckpointFile const& original);
     /// Of the newest checkpoint that is on the disk.
-    std::int64_t saved_step() const { return parent_step_; }
+    std::int64_t saved_step() const { return parent_position_.step; }
     /// Whether the newest checkpoint on the disk is this state.
     bool holds(RunState const& state) const {
-        return parent_step_ == state.step && saved_epochs_ == state.history.size();
+        return parent_position_.step == state.step && saved_epochs_ == state.history.size();
     }
     /// Throws Error(owned_elsewhere) once another launch has taken the run over.
     void require_ownership() const;
+    /// The ledger's row of the parameters as they are. Only warns if it cannot be written.
+    void record_digest(RunState& state);
     /// Whether RUN/drain asks for a stop.
     bool wants_drain() const;
-    /// RUN/outcome.json: how this launch ended. The last thing written.
-    void write_outcome(ExitCode code, std::string const& reason, RunState const& state);
+    /// RUN/outcome.json: how this launch ended, with its number and the newest checkpoint. The last thing written.
+    void write_outcome(LaunchOutcome outcome);
     /// Gives the ownership up, at a clean end.
     void release() { ownership_.release(); }
 
@@ -63,11 +71,13 @@ class RunDirectory {
     std::int64_t launch() const { return launch_; }
 
   private:
+    /// `row` says how the state came about; the rest of the row is filled in.
+    void start_save(RunState& state, LedgerRow row);
     /// A state that is copied but not yet on the disk.
     struct Snapshot {
-        std::int64_t step, epoch;
+        LedgerRow row;
         std::string metrics_csv, config_json;
-        double blocked_s;
+        double blocked_s = 0;
         std::chrono::steady_clock::time_point start;
     };
     struct Written {
@@ -76,7 +86,7 @@ class RunDirectory {
         std::exception_ptr
             trouble_afterwards;  ///< the checkpoint is on the disk, but what goes with it is not
     };
-    Written write(Snapshot const& snapshot);
+    Written write(Snapshot snapshot);
 
     std::filesystem::path path_;
     int keep_;
@@ -85,13 +95,19 @@ class RunDirectory {
     checkpoint::CheckpointStore store_;
     report::MetricsLog metrics_;
     std::unique_ptr<checkpoint::CheckpointImage> image_;
+    Ledger ledger_;
     std::string parent_digest_;  ///< of the checkpoint this launch went on from, or wrote last
-    std::int64_t parent_step_ = 0;
+    Position parent_position_;
     std::size_t saved_epochs_ = 0;  ///< rows of the history in the checkpoint that this launch wrote last
-    std::int64_t copied_step_ = 0;  ///< of the state that the writer thread has
+    Position copied_position_;      ///< of the state that the writer thread has
     std::size_t copied_epochs_ = 0;
-    std::string config_json_;       ///< as last written
+    std::string config_json_;  ///< as last written
+    bool warned_of_digest_ = false;
     std::future<Written> writing_;  ///< declared last: destroyed first, which waits for the writer thread
 };
+
+/// The outcome of a launch that ended before it owned the run, which is taken for the moment that writing needs. Does nothing if
+/// there is no run, or it may have an owner.
+void write_outcome_of_unowned(std::filesystem::path const& run_dir, LaunchOutcome outcome);
 
 }  // namespace holdfast::train

@@ -146,6 +146,12 @@ std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile cons
                               last_of("/history/test_correct", std::int64_t{})};
 }
 
+std::vector<report::EpochRow> history_of(checkpoint::CheckpointFile const& file) {
+    std::vector<report::EpochRow> rows(num_evaluated_epochs(file));
+    file.load([&](checkpoint::StateArchive& archive) { visit_history(archive, rows); }, {"/history"});
+    return rows;
+}
+
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
                   StateTensors const& tensors) {
     std::vector<std::string_view> groups{checkpoint::parameters_group};

@@ -62,6 +62,8 @@ std::size_t num_evaluated_epochs(checkpoint::CheckpointFile const& file);
 
 /// The evaluation after the file's last step; none where that step does not end an epoch.
 std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile const& file);
+/// The finished epochs in a checkpoint. Throws Error(do_not_requeue) if its history is not one of ours.
+std::vector<report::EpochRow> history_of(checkpoint::CheckpointFile const& file);
 
 /// The network's weights and running statistics of a checkpoint or a plain HDF5 file with /model and, optionally, /buffers.
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,

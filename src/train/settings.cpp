@@ -33,6 +33,12 @@ void check_ranges(Settings const& settings) {
         if (value < minimum)
             problems.push_back(fmt::format("--{} is {}, must be at least {}", name, value, minimum));
     };
+    auto const in_range = [&](char const* name, std::int64_t value, std::int64_t minimum,
+                              std::int64_t maximum) {
+        at_least(name, value, minimum);
+        if (value > maximum)
+            problems.push_back(fmt::format("--{} is {}, must be at most {}", name, value, maximum));
+    };
     auto const one_of = [&](char const* name, std::string const& value,
                             std::vector<std::string> const& allowed) {
         for (std::string const& candidate : allowed)
@@ -45,17 +51,18 @@ void check_ranges(Settings const& settings) {
             problems.push_back(
                 fmt::format("--{} is {}, must be a number of at least {}", name, value, minimum));
     };
-    at_least("replicas", settings.replicas, 0);
-    at_least("batch-size", settings.batch_size, 1);
+    // The upper limits are far beyond what anyone trains; below them no count overflows.
+    in_range("replicas", settings.replicas, 0, 1'000'000);
+    in_range("batch-size", settings.batch_size, 1, 1'000'000'000);
     at_least("epochs", settings.epochs, 0);
     at_least("max-steps", settings.max_steps, -1);
     at_least("seed", settings.seed, 0);
-    at_least("threads", settings.threads, 0);
-    at_least("width", settings.width, 1);
+    in_range("threads", settings.threads, 0, 1024);
+    in_range("width", settings.width, 1, 1'000'000);
     at_least("lr-step-size", settings.lr_step_size, 1);
     at_least("limit-train", settings.limit_train, 0);
     at_least("limit-test", settings.limit_test, 0);
-    at_least("eval-batch-size", settings.eval_batch_size, 1);
+    in_range("eval-batch-size", settings.eval_batch_size, 1, 1'000'000'000);
     finite("lr", settings.lr, 0);
     finite("momentum", settings.momentum, 0);
     finite("lr-gamma", settings.lr_gamma, 0);

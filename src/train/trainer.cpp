@@ -11,11 +11,14 @@
 
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/seconds_since.hpp"
 #include "core/stop_request.hpp"
 #include "optim/learning_rate.hpp"
 #include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
 #include "train/gradient_copy.hpp"
+#include "train/replica_check.hpp"
+#include "train/training_engine.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -28,28 +31,11 @@ double seconds_since_1970() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 double accuracy_of(std::int64_t correct, std::int64_t count) {
     return count > 0 ? static_cast<double>(correct) / static_cast<double>(count) : 0;
 }
 
 double accuracy_of(EvaluationSums const& sums) { return accuracy_of(sums.correct, sums.count); }
-
-data::LoaderPlan loader_plan(RunState const& state, parallel::ReplicaRange replicas) {
-    data::LoaderPlan plan;
-    plan.seed = static_cast<std::uint64_t>(state.settings.seed);
-    plan.num_replicas = static_cast<int>(state.settings.replicas);
-    plan.batch_size = state.settings.batch_size;
-    plan.tail = state.settings.tail == "pad" ? data::Tail::pad : data::Tail::exact;
-    plan.first_replica = replicas.begin;
-    plan.end_replica = replicas.end;
-    plan.first_step = state.step;
-    plan.end_step = end_step(state.settings, state.steps_per_epoch);
-    return plan;
-}
 
 /// Disk trouble does not matter any more: what is to be done next does not need that checkpoint.
 void finish_older_save(RunDirectory& run_directory) {
@@ -88,7 +74,8 @@ Outcome Trainer::run() {
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
-    data::BatchLoader loader(parts_.train_set, normalization_, loader_plan(state, replicas_));
+    data::BatchLoader loader(parts_.train_set, normalization_,
+                             loader_plan(state.settings, replicas_, state.step, end));
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     // The launch before this one may have been stopped while it evaluated.
@@ -105,6 +92,13 @@ Outcome Trainer::run() {
         epoch_times_.samples += result.samples;
         epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
+        // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
+        // rank 0.
+        if (parts_.run_directory && options_.digest_every_steps > 0 &&
+            state.step % options_.digest_every_steps == 0) {
+            parts_.training_step.fetch_state();
+            parts_.run_directory->record_digest(state);
+        }
 
         bool const ends_epoch = state.step % state.steps_per_epoch == 0;
         if (ends_epoch) bar.clear();
@@ -113,7 +107,7 @@ Outcome Trainer::run() {
             bar.clear();
             return collective_stop();
         }
-        save_if_due();
+        save_if_due(collective_check_if_due());
     }
     bar.clear();
     collective_save();
@@ -246,7 +240,7 @@ std::optional<EvaluationSums> Trainer::collective_evaluate_state() {
                                parts_.state.settings.eval_batch_size, [this] { return wants_stop(); });
 }
 
-void Trainer::save_if_due() {
+void Trainer::save_if_due(bool may_start) {
     // Rank 0 alone saves: its host's memory is the whole state, and no rank can change it before the next exchange, which
     // needs rank 0. So when it does so need not be agreed upon.
     RunDirectory* const run = parts_.run_directory;
@@ -270,13 +264,28 @@ void Trainer::save_if_due() {
         schedule_.save_failed(now_s());
         return;
     }
-    if (!is_due) return;
+    if (!is_due || !may_start) return;
     schedule_.save_started(now_s());
     parts_.training_step.fetch_state();
     run->start_save(parts_.state);
 }
 
+bool Trainer::collective_check_if_due() {
+    std::int64_t const every = options_.check_replicas_every;
+    if (every > 0 && parts_.state.step % every != 0) return false;
+    collective_check();
+    return true;
+}
+
+void Trainer::collective_check() {
+    if (options_.check_replicas_every == 0) return;
+    collective_check_replicas(parts_.communicator, parts_.state,
+                              parts_.run_directory ? parts_.run_directory->saved_step() : 0, parts_.train_set,
+                              parts_.test_set);
+}
+
 void Trainer::collective_save() {
+    collective_check();
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;

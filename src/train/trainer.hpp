@@ -23,6 +23,9 @@ namespace holdfast::train {
 struct LaunchOptions {
     SaveEvery save_every;
     std::optional<double> end_time_s;  ///< stop before this time, in seconds since 1970
+    std::int64_t check_replicas_every =
+        0;  ///< steps between comparisons of all ranks' state and data; 0: never
+    std::int64_t digest_every_steps = 0;  ///< 0: no digests in the ledger but those of checkpoints
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
@@ -66,8 +69,11 @@ class Trainer {
     std::optional<EvaluationSums> collective_evaluate_state();
     /// Whether this rank wants all to stop, and why.
     bool wants_stop();
-    void save_if_due();
+    /// Compares the replicas if that is asked for now. Whether the state may be saved: unless it is compared anyway, it must be.
+    bool collective_check_if_due();
+    void save_if_due(bool may_start);
     void collective_save();
+    void collective_check();
     void collective_log_indices(data::StepBatch const& batch);
 
     TrainerParts parts_;

@@ -2,6 +2,7 @@
 #include "train/training_engine.hpp"
 
 #include <algorithm>
+#include <unistd.h>
 
 #include "core/error.hpp"
 #include "model/resnet_initialization.hpp"
@@ -13,6 +14,27 @@ namespace {
 
 std::size_t state_floats(model::FlatLayout const& layout) {
     return StateTensors::num_floats(layout) + model::FlatLayout::tail_size;
+}
+
+/// Bytes of the state that the ranks of a host share. Refuses a network that the host cannot hold: the allocation would fail
+/// with a word about shared memory, or succeed and get a rank killed.
+std::size_t collective_check_size(parallel::Communicator const& communicator, Settings const& settings,
+                                  model::FlatLayout const& layout) {
+    std::size_t const state_bytes = state_floats(layout) * sizeof(float);
+    communicator.agree([&] {
+        std::size_t const gradients = static_cast<std::size_t>(communicator.local_size());
+        double const needed = static_cast<double>(state_bytes) + static_cast<double>(layout.num_floats) *
+                                                                     static_cast<double>(gradients) *
+                                                                     sizeof(float);
+        double const memory =
+            static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+        require(
+            needed <= memory, ExitCode::do_not_requeue,
+            "--width {} gives {} {} parameters (with momentum and one gradient per rank they take at least "
+            "{:.1f} GB of each host's memory, and this host has {:.1f} GB); lower --width",
+            settings.width, settings.model, layout.num_parameters(), needed / 1e9, memory / 1e9);
+    });
+    return state_bytes;
 }
 
 }  // namespace
@@ -36,14 +58,32 @@ model::ResNetConfig network_config(Settings const& settings, data::ImageDataset 
             static_cast<int>(dataset.class_names().size()), dataset.shape().channels};
 }
 
+data::Tail tail_of(Settings const& settings) {
+    return settings.tail == "pad" ? data::Tail::pad : data::Tail::exact;
+}
+
+data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange replicas,
+                             std::int64_t first_step, std::int64_t end_step) {
+    data::LoaderPlan plan;
+    plan.seed = static_cast<std::uint64_t>(settings.seed);
+    plan.num_replicas = static_cast<int>(settings.replicas);
+    plan.batch_size = settings.batch_size;
+    plan.tail = tail_of(settings);
+    plan.first_replica = replicas.begin;
+    plan.end_replica = replicas.end;
+    plan.first_step = first_step;
+    plan.end_step = end_step;
+    return plan;
+}
+
 TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
                                model::ResNetConfig const& config, parallel::LaunchTable const& table,
                                ComputeDevice device)
     : replicas_(parallel::replica_range(communicator.rank(), communicator.size(),
                                         static_cast<int>(settings.replicas))),
       network_(model::make_resnet(config)),
-      memory_(parallel::HostSharedMemory::collective_allocate(communicator,
-                                                              state_floats(network_.layout) * sizeof(float))),
+      memory_(parallel::HostSharedMemory::collective_allocate(
+          communicator, collective_check_size(communicator, settings, network_.layout))),
       tensors_(StateTensors::in(memory_.floats().first(StateTensors::num_floats(network_.layout)),
                                 network_.layout)) {
     int const threads = static_cast<int>(settings.threads);

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "data/batch_loader.hpp"
 #include "data/image_dataset.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/gradient_exchange.hpp"
@@ -20,6 +21,12 @@ namespace holdfast::train {
 int replica_slots(parallel::LaunchTable const& table, int threads_per_replica);
 
 model::ResNetConfig network_config(Settings const& settings, data::ImageDataset const& dataset);
+
+data::Tail tail_of(Settings const& settings);
+
+/// What the loader of a rank with these replicas reads for the global steps [first_step, end_step).
+data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange replicas,
+                             std::int64_t first_step, std::int64_t end_step);
 
 class TrainingEngine {
   public:

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <chrono>
 
+#include "core/seconds_since.hpp"
 #include "optim/running_statistics.hpp"
 #include "optim/sgd.hpp"
 
@@ -12,10 +13,6 @@ namespace holdfast::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Calls action(begin, part) with the part of [offset, offset + sum.size()) that lies in [begin, end).
 template <typename Action>

@@ -95,12 +95,13 @@ class DamagedCheckpoints(WithARun):
         before = files_below(run)
         ended = holdfast_run.run("verify", run)
         self.assertEqual(ended.code, 93, ended)
-        lines = {line.split()[1]: line.split()[0] for line in ended.stdout.splitlines()}
+        lines = {line.split()[1]: line.split()[0] for line in ended.stdout.splitlines() if line.startswith(("good", "BAD"))}
         wanted = {str(path): "BAD" if step == 8 else "good" for step, path in checkpoints(run).items()}
         self.assertEqual(lines, wanted)
-        rows = json.loads(holdfast_run.run("verify", run, "--json").stdout)
+        rows = json.loads(holdfast_run.run("verify", run, "--json").stdout)["checkpoints"]
         self.assertEqual({row["file"]: "good" if row["good"] else "BAD" for row in rows}, wanted)
         self.assertEqual(holdfast_run.run("verify", checkpoints(run)[8]).code, 93)
+        self.assertFalse(json.loads(holdfast_run.run("verify", checkpoints(run)[8], "--json").stdout)["good"])
         self.run_ok("verify", checkpoints(run)[4])
         self.assertEqual(files_below(run), before, "verify changed something")
 
@@ -207,24 +208,37 @@ class GoodCheckpoints(WithARun):
 class InitFromPython(WithARun):
     """Weights that python/holdfast_io.py wrote: plain HDF5 without a trailer. Needs an interpreter with h5py."""
 
-    def test_init_from_plain_hdf5(self):
+    def write_weights(self, target: Path, change: str = "") -> None:
+        """Those of the run's last checkpoint, after the Python statements `change` on the dict of arrays `state`."""
         python = [holdfast_run.python_with_h5py, "-B"]
         has_h5py = subprocess.run([*python, "-c", "import h5py, numpy"], capture_output=True, text=True)
         if has_h5py.returncode != 0:
             self.skipTest(f"{python[0]} has no h5py and numpy: {has_h5py.stderr.splitlines()[-1]}")
-        source, weights, run = checkpoints(self.run_dir)[LAST_STEP], self.folder / "weights.h5", self.folder / "run"
         program = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import holdfast_io;"
-            "holdfast_io.save_checkpoint_from_state_dict(holdfast_io.load_state_dict(sys.argv[2]), sys.argv[3])"
-        )
+            "import sys; sys.path.insert(0, sys.argv[1]); import holdfast_io; state = holdfast_io.load_state_dict(sys.argv[2]);"
+            f"{change};holdfast_io.save_checkpoint_from_state_dict(state, sys.argv[3])"
+        ).replace(";;", ";")
         folder = Path(__file__).resolve().parents[2] / "python"
-        subprocess.run([*python, "-c", program, folder, source, weights], check=True)
+        subprocess.run([*python, "-c", program, folder, checkpoints(self.run_dir)[LAST_STEP], target], check=True)
+
+    def test_init_from_plain_hdf5(self):
+        source, weights, run = checkpoints(self.run_dir)[LAST_STEP], self.folder / "weights.h5", self.folder / "run"
+        self.write_weights(weights)
         self.run_ok("train", *NARROW, "--run", run, "--init-from", weights, "--max-steps", 0, ranks=2)
         self.assertEqual(inspect(run)["parameters_digest"], inspect(source)["parameters_digest"])
         from_checkpoint = self.folder / "from-checkpoint"
         self.run_ok("train", *NARROW, "--run", from_checkpoint, "--init-from", source, "--max-steps", 0)
         self.assertEqual(inspect(run)["state_digest"], inspect(from_checkpoint)["state_digest"])
         self.assert_fails(holdfast_run.run("verify", weights), 93, str(weights))
+
+    def test_init_from_weights_that_are_not_finite(self):
+        weights, run = self.folder / "weights.h5", self.folder / "run"
+        for name, value in (("layer4.0.conv1.weight", "nan"), ("bn1.running_var", "inf")):
+            with self.subTest(f"{name} {value}"):
+                self.write_weights(weights, f"state['{name}'].reshape(-1)[-1] = float('{value}')")
+                ended = holdfast_run.run("train", *NARROW, "--run", run, "--init-from", weights, ranks=2)
+                self.assert_fails(ended, 93, f"--init-from {weights}", "NaN or infinite")
+                self.assertFalse(run.exists(), "a run directory was made")
 
 
 if __name__ == "__main__":

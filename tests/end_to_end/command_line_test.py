@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
 from holdfast_run import NARROW, files_below, inspect, narrow  # noqa: E402
 
-COMMANDS = ("train", "eval", "inspect", "verify", "pack", "info", "bench")
+COMMANDS = ("train", "eval", "inspect", "verify", "replay", "pack", "info", "bench")
 
 
 class Help(holdfast_run.TestCase):
@@ -114,6 +114,36 @@ class UsageErrors(holdfast_run.TestCase):
 
     def test_bad_environment(self):
         self.assert_refused_once(["train"], "much", env={"HOLDFAST_LR": "much"})
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_misspelt_variables(self):
+        table = {"HOLDFAST_BATCHSIZE": "HOLDFAST_BATCH_SIZE", "HOLDFAST_EPOCH": "HOLDFAST_EPOCHS", "HOLDFAST_CIFAR_10": "HOLDFAST_CIFAR10"}
+        for misspelt, meant in table.items():
+            self.assert_refused_once(["train"], misspelt, f"did you mean {meant}?", env={misspelt: 1})
+        for command in (["info"], ["verify", self.folder], ["bench", "--steps", 1]):
+            self.assert_fails(holdfast_run.run(*command, env={"HOLDFAST_SEDE": 1}, cwd=self.folder), 2, "HOLDFAST_SEED?")
+        self.assertEqual(list(self.folder.iterdir()), [])
+        self.run_ok("train", "--help", env={"HOLDFAST_SEDE": 1})
+
+    def test_documented_variables_are_taken(self):
+        page = Path(__file__).resolve().parents[2] / "docs" / "environment.md"
+        first_columns = "".join(re.findall(r"(?m)^\|([^|]*)\|", page.read_text()))
+        documented = set(re.findall(r"HOLDFAST_[A-Z0-9_]*[A-Z0-9]", first_columns)) - {"HOLDFAST_DATA", "HOLDFAST_RUN"}
+        self.assertGreater(len(documented), 5)
+        of_another_command = {"HOLDFAST_WARM_UP": 2, "HOLDFAST_QUALITY": 50, "HOLDFAST_LR": 0.5}
+        self.run_ok("info", env=dict.fromkeys(documented, "x") | of_another_command)
+        self.run_ok("info", env={"HOLDFAST_NONSENSE": ""})
+
+    def test_flag_given_twice(self):
+        self.assert_refused_once(["train", "--lr", 0.5, "--seed", 1, "--lr", 0.25], "--lr is given 2 times, with 0.5 and 0.25")
+        self.assert_refused_once(["train", "--seed=1", "--seed=1"], "--seed is given 2 times")
+        self.assert_refused_once(["bench", "--json", "--json"], "--json is given 2 times")
+        file = self.shared_folder / "twice.toml"
+        for text in ("lr = 1\nseed = 1\nlr = 2", "lr = 1\n[train]\nlr = 1"):
+            file.write_text(text + "\n")
+            self.assert_refused_once(["train", "--config", file], str(file), "'lr' is there twice")
+        file.write_text("lr = [1, 2]\n")
+        self.assert_refused_once(["train", "--config", file], str(file), "'lr' has 2 values")
         self.assertEqual(list(self.folder.iterdir()), [])
 
 
@@ -221,6 +251,18 @@ class OtherCommands(holdfast_run.TestCase):
         ended = holdfast_run.run("pack", self.folder / "missing", self.folder / "OUT.h5")
         self.assert_fails(ended, 93, "missing")
         self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_pack_replaces_nothing(self):
+        there, folder, link = self.folder / "there.h5", self.folder / "folder.h5", self.folder / "link.h5"
+        there.write_text("a checkpoint, say")
+        folder.mkdir()
+        link.symlink_to(self.folder / "nowhere")
+        for out in (there, folder, link):
+            with self.subTest(out.name):
+                self.assert_fails(holdfast_run.run("pack", "synthetic:20", out), 93, str(out), "exists already")
+        self.assertEqual(there.read_text(), "a checkpoint, say")
+        self.assertEqual({path.name for path in self.folder.iterdir()}, {"there.h5", "folder.h5", "link.h5"})
+        self.assertTrue(folder.is_dir() and link.is_symlink())
 
     def test_log_of_samples(self):
         log = self.folder / "indices.jsonl"

@@ -99,9 +99,11 @@ class DrainTest(holdfast_run.TestCase):
         self.assertEqual(ended.code, 75, ended)
         self.assertEqual(max(checkpoints(run)), 2)
         self.assertEqual(epoch_lines(ended), [], "the evaluation was not broken off")
+        self.assertIn("\n0        3000 ", self.run_ok("verify", run).stdout)
         again = self.run_ok("train", "--run", run, ranks=2)
         self.assertEqual(len(epoch_lines(again)), 2, again)
         self.assert_same_result(run, undisturbed)
+        self.run_ok("verify", run)
 
     def test_repeated_signals_change_nothing(self):
         run = self.folder / "run"

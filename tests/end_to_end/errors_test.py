@@ -4,7 +4,11 @@
 
 import json
 import os
+import re
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +16,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
-from holdfast_run import NARROW, Launch, checkpoints, mpirun, narrow  # noqa: E402
+from holdfast_run import NARROW, Launch, checkpoints, inspect, mpirun, narrow  # noqa: E402
 
 END_S = 10  # what a failing launch may take longer than a good one, before it counts as hanging
 CIFAR_FILES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -62,6 +66,10 @@ class Arguments(ErrorsTest):
         regular_file.write_text("")
         missing = self.folder / "no-such-folder"
         (self.folder / "empty").mkdir()
+        long_name = self.folder / ("x" * 300)
+        loop = self.folder / "loop"
+        loop.symlink_to(self.folder / "back")
+        (self.folder / "back").symlink_to(loop)
         run = self.run_dir
         table = {
             "missing data": (narrow(missing), 93, ["--data", str(missing), "does not exist"]),
@@ -76,14 +84,37 @@ class Arguments(ErrorsTest):
             "run below a regular file": ([*NARROW, "--run", regular_file / "run"], 93, [str(regular_file), "--run"]),
             "run is a regular file": ([*NARROW, "--run", regular_file], 93, [str(regular_file), "--run"]),
             "run where nothing can be made": ([*NARROW, "--run", "/proc/no-such/run"], 93, ["/proc/no-such/run", "--run"]),
+            "run with a name too long": ([*NARROW, "--run", long_name], 93, [str(long_name), "--run"]),
+            "run below a name too long": ([*NARROW, "--run", long_name / "run"], 93, [str(long_name), "--run"]),
+            "run in a loop of links": ([*NARROW, "--run", loop], 93, [str(loop), "--run"]),
+            "run below a loop of links": ([*NARROW, "--run", loop / "run"], 93, [str(loop), "--run"]),
+            "network too wide": (narrow(width=1_000_000), 93, ["--width 1000000", "GB", "lower --width"]),
             "fast reduction on CPUs": (narrow(device="cpu", reduction="fast"), 2, ["--reduction fast"]),
             "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
         }
-        before = holdfast_run.files_below(run)
+        before = holdfast_run.result_below(run)
         for situation, (arguments, code, words) in table.items():
             with self.subTest(situation):
                 self.assert_train_fails(arguments, code, *words)
-        self.assertEqual(holdfast_run.files_below(run), before, "a refused launch changed the run")
+        self.assertEqual(holdfast_run.result_below(run), before, "a refused launch changed the run")
+
+    def test_reading_commands_of_what_cannot_be_a_path(self):
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        for command in ("inspect", "verify", "eval"):
+            for path in (loop, self.folder / ("x" * 300)):
+                with self.subTest(f"{command} {path}"):
+                    self.assert_fails(holdfast_run.run(command, path), 93, str(path), "does not exist")
+        self.assert_fails(holdfast_run.run("bench", "--width", 1_000_000), 93, "--width 1000000", "lower --width")
+
+    def test_reason_is_the_last_line(self):
+        missing = self.folder / "no-such-folder"
+        for ranks in (2, 4):
+            launch = holdfast_run.start("train", *narrow(missing), "--run", self.folder / "run", ranks=ranks)
+            ended = self.assert_launch_fails(launch, 93, f"--data {missing} does not exist")
+            first, last = ended.stderr.splitlines()[0], ended.stderr.splitlines()[-1]
+            self.assertTrue(first.startswith(f"error: --data {missing}"), ended)
+            self.assertTrue(last.startswith(f"Ended with exit code 93: --data {missing}"), ended)
 
     def test_gpus_that_are_not_there(self):
         """On a machine with GPUs they are hidden, as CUDA can."""
@@ -166,6 +197,47 @@ class RanksThatDiffer(ErrorsTest):
         self.assert_launch_fails(self.launch(*contexts), 93, "set.h5", "does not exist", "rank 1")
         self.assertFalse((self.folder / "run").exists(), "a run directory was made")
 
+    def test_other_data_of_the_same_name(self):
+        for name, source in (("a", "synthetic:40"), ("b", "synthetic:41")):
+            (self.folder / name).mkdir()
+            self.run_ok("pack", source, self.folder / name / "set.h5")
+        digests = []
+        for name in ("a", "b"):
+            self.run_ok("train", *narrow("set.h5", max_steps=0), "--run", f"run-{name}", cwd=self.folder / name)
+            digests.append(inspect(self.folder / name / f"run-{name}")["settings"]["data-digest"])
+        contexts = [["--wdir", self.folder / name, *self.program(*narrow("set.h5"))] for name in ("a", "b")]
+        self.assert_launch_fails(self.launch(*contexts), 93, "data-digest", *digests, "on rank 0", "on rank 1")
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
+    def test_another_binary(self):
+        other = Path(shutil.copy(holdfast_run.binary, self.folder / "holdfast"))
+        with open(other, "ab") as file:
+            file.write(b"\0")  # changes nothing of what is loaded
+        changed = ["-np", 1, other, "train", "--run", self.folder / "run", *NARROW]
+        for contexts in ((self.program(*NARROW), changed), (changed, self.program(*NARROW))):
+            ended = self.assert_launch_fails(self.launch(*contexts), 93, "programs differ", "on rank 0", "on rank 1", socket.gethostname())
+            self.assertEqual(len(set(re.findall("binary with digest ([0-9a-f]{32})", ended.stderr))), 2, ended)
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
+    def test_another_library(self):
+        usual = json.loads(self.run_ok("info", "--json").stdout)
+        for library, version, said in (("mpi", usual["mpi"], "Open MPI v99.0"), ("libtorch", f"{usual['libtorch']} (loaded)", "99.0 (loaded)")):
+            with self.subTest(library):
+                context = self.program(*NARROW)
+                preloaded = [*context[:2], "env", f"LD_PRELOAD={holdfast_run.library_of_other_versions}", f"OTHER_VERSION_OF={library}", *context[2:]]
+                self.assert_launch_fails(self.launch(context, preloaded), 93, "programs differ", version, said, "on rank 0", "on rank 1")
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
+    def test_another_platform(self):
+        context = self.program(*NARROW)
+        elsewhere = [*context[:2], "env", "ATEN_CPU_CAPABILITY=default", *context[2:]]
+        usual = json.loads(self.run_ok("info", "--json").stdout)["fingerprint"]
+        if usual["cpu_capability"] == "DEFAULT":
+            self.skipTest("this CPU has no vector instructions that could be left away")
+        words = ("numeric platforms differ", usual["cpu_capability"], "DEFAULT", "on rank 0", "on rank 1")
+        self.assert_launch_fails(self.launch(context, elsewhere), 93, *words)
+        self.assertFalse((self.folder / "run").exists(), "a run directory was made")
+
     def test_usage_error_on_one_rank(self):
         launch = self.launch(self.program(*NARROW), self.program(*NARROW, "--nonsense", 1))
         self.addCleanup(launch.kill)
@@ -206,6 +278,64 @@ class DuringTheRun(ErrorsTest):
         again = holdfast_run.start("train", "--run", run, ranks=3)
         self.assert_launch_fails(again, 93, "NaN", saved.format(newest))
         self.assertEqual(max(checkpoints(run)), newest)
+
+    def test_update_that_overflows(self):
+        run = self.folder / "run"
+        launch = holdfast_run.start("train", *narrow(lr=3e38, save_every_steps=1), "--run", run, ranks=2)
+        words = ("step 1: a parameter, momentum or running statistic is NaN or infinite", "checkpoint of step 0 is good", "--lr")
+        self.assert_launch_fails(launch, 93, *words)
+        self.assertEqual(list(checkpoints(run)), [0])
+        self.run_ok("verify", run)
+
+    def test_reader_of_the_output_leaves(self):
+        run, undisturbed = self.folder / "run", self.folder / "undisturbed"
+        arguments = ["train", *narrow(epochs=2), "--run"]
+        self.run_ok(*arguments, undisturbed)
+        program = [str(part) for part in (holdfast_run.binary, *arguments, run)]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=holdfast_run.environment({})) as process:
+            self.addCleanup(process.kill)
+            self.assertTrue(process.stdout.readline())
+            process.stdout.close()  # as `| head -1` does
+            self.assertEqual(process.stderr.read(), b"")
+            self.assertEqual(process.wait(holdfast_run.HANG_S), 0)
+        self.assert_same_result(run, undisturbed)
+
+    def test_full_log_of_samples(self):
+        run, log = self.folder / "run", self.folder / "indices.jsonl"
+        limit_kib = 64 * 1024
+        with open(log, "wb") as file:
+            file.truncate(limit_kib * 1024 - 100)  # a hole; the first step's rows need more than 100 bytes
+        limited = ["-np", 2, "bash", "-c", f'ulimit -f {limit_kib} && exec "$@"', "bash"]
+        program = [holdfast_run.binary, "train", *NARROW, "--run", run, "--log-indices", log]
+        self.assert_launch_fails(Launch(mpirun([*limited, *program]), {}, None), 75, str(log), "--log-indices", "disk full")
+        self.assertEqual(json.loads((run / "outcome.json").read_text())["code"], 75)
+        self.assertEqual(list(checkpoints(run)), [0])
+        self.run_ok("train", "--run", run, "--epochs", 1, ranks=2)
+
+    def test_data_that_change_on_one_rank(self):
+        # One host's disk goes bad: each rank has a copy of the data of its own.
+        for name in ("a", "b"):
+            (self.folder / name).mkdir()
+            write_cifar(self.folder / name / "cifar")
+        run = self.folder / "run"
+        program = ["-np", 1, holdfast_run.binary, "train", *narrow("cifar", limit_train=30, limit_test=4), "--run", run]
+        options = ["--epochs", 100_000, "--save-every-epochs", 0, "--check-replicas-every", 2]
+        launch = Launch(mpirun(*(["--wdir", self.folder / name, *program, *options] for name in ("a", "b"))), {}, None)
+        launch.wait_for("a step", lambda: holdfast_run.last_step(run) >= 4)
+        with open(self.folder / "b" / "cifar" / "data_batch_1.bin", "r+b") as file:
+            file.seek(RECORD_BYTES * 29 + 1000)
+            file.write(b"\x01")
+        words = ("the data have changed under the run", "nothing of it was saved", "[rank 1, ")
+        self.assert_launch_fails(launch, 93, *words)
+        self.assertEqual(list(checkpoints(run)), [0])
+        outcome = json.loads((run / "outcome.json").read_text())
+        self.assertEqual(outcome["code"], 93)
+
+    def test_checking_replicas_changes_nothing(self):
+        runs = [self.folder / "plain", self.folder / "checked"]
+        for run, options in zip(runs, ([], ["--check-replicas-every", 1])):
+            self.run_ok("train", *narrow(epochs=2), "--run", run, *options, ranks=2)
+        self.assert_same_result(*runs)
 
 
 if __name__ == "__main__":

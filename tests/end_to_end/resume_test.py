@@ -119,17 +119,17 @@ class ResumeTest(holdfast_run.TestCase):
         self.assert_same_result(run, self.undisturbed)
 
     def test_from_a_file_older_than_the_run_is_refused(self):
-        before = holdfast_run.files_below(self.undisturbed)
+        before = holdfast_run.result_below(self.undisturbed)
         source = checkpoints(self.undisturbed)[8]
         ended = holdfast_run.run("train", "--run", self.undisturbed, "--resume", source, ranks=2)
         self.assert_fails(ended, 93, str(source), "step 8", "step 24", "--run")
-        self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+        self.assertEqual(holdfast_run.result_below(self.undisturbed), before)
 
     def test_resume_never_leaves_an_existing_run_alone(self):
-        before = holdfast_run.files_below(self.undisturbed)
+        before = holdfast_run.result_below(self.undisturbed)
         ended = holdfast_run.run("train", *NARROW, "--run", self.undisturbed, "--resume", "never", ranks=2)
         self.assert_fails(ended, 93, "--resume never", str(self.undisturbed), "step 24")
-        self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+        self.assertEqual(holdfast_run.result_below(self.undisturbed), before)
         run = self.folder / "new"
         self.run_ok("train", *NARROW, "--run", run, "--resume", "never", "--epochs", 1)
 
@@ -140,6 +140,32 @@ class ResumeTest(holdfast_run.TestCase):
         accuracy = re.search(r"Test Acc: \S+", self.undisturbed_end.stdout)[0]
         self.assertIn(accuracy, ended.stdout)
         self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+
+    def test_limit_below_what_is_done(self):
+        before = holdfast_run.files_below(self.undisturbed)
+        ended = self.run_ok("train", "--run", self.undisturbed, "--max-steps", 16, ranks=2)
+        self.assertIn("finished: 24 steps are done, more than the 16 now asked for", ended.stdout)
+        self.assertNotIn("24 of 16", ended.text)
+        self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+
+    def test_another_platform_is_refused_unless_allowed(self):
+        run = self.folder / "run"
+        self.run_ok("train", *NARROW, "--run", run, "--epochs", 1, ranks=2)
+        before = holdfast_run.result_below(run)
+        elsewhere = {"ATEN_CPU_CAPABILITY": "default"}  # LibTorch's own variable: without vector instructions
+        arguments = ("train", "--run", run, "--epochs", 2)
+        capability = inspect(run)["fingerprint"]["cpu_capability"]
+        ended = holdfast_run.run(*arguments, ranks=2, env=elsewhere)
+        if capability == "DEFAULT":
+            self.skipTest("this CPU has no vector instructions that could be left away")
+        self.assert_fails(ended, 93, "computes other bits than the run's", capability, "DEFAULT", "--allow-platform-change")
+        self.assertEqual(holdfast_run.result_below(run), before)
+        ended = self.run_ok(*arguments, "--allow-platform-change", ranks=2, env=elsewhere)
+        self.assertIn("warning: another numeric platform: the run is bit-exact until step 4 only", ended.stderr)
+        self.assertEqual(inspect(run)["fingerprint"]["exact_until_step"], 4)
+        # Back again it is a change too, but exact is only what was before the first.
+        self.run_ok("train", "--run", run, "--epochs", 3, "--allow-platform-change", ranks=2)
+        self.assertEqual(inspect(run)["fingerprint"]["exact_until_step"], 4)
 
     def test_max_steps_0_saves_and_evaluates_and_can_be_raised(self):
         run = self.folder / "run"

@@ -38,6 +38,7 @@ NARROW_STEPS_PER_EPOCH = 4
 
 binary = Path()
 python_with_h5py = sys.executable
+library_of_other_versions = Path()
 
 
 @dataclass
@@ -174,10 +175,12 @@ def checkpoints(run_dir: Path) -> dict[int, Path]:
 def last_step(run_dir: Path) -> int:
     """The last step that metrics.jsonl tells of, -1 before the first."""
     try:
-        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            rows = file.read().decode()
     except FileNotFoundError:
         return -1
-    steps = re.findall(r'"step":(\d+),"event":"step"', "\n".join(lines))
+    steps = re.findall(r'"step":(\d+),"event":"step"', rows)
     return int(steps[-1]) if steps else -1
 
 
@@ -195,6 +198,11 @@ def epoch_lines(ended: Ended) -> list[str]:
 
 def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def result_below(run_dir: Path) -> dict[str, bytes]:
+    """All files of a run but what even a refused launch leaves: its outcome, and the number it had."""
+    return {name: content for name, content in files_below(run_dir).items() if name not in ("outcome.json", "last-writer")}
 
 
 class TestCase(unittest.TestCase):
@@ -237,13 +245,16 @@ class TestCase(unittest.TestCase):
 
 
 def main() -> None:
-    global binary, python_with_h5py
+    global binary, python_with_h5py, library_of_other_versions
     default = Path(__file__).resolve().parents[2] / "build" / "bin" / "holdfast"
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--holdfast", type=Path, default=default, help="the program to test (default: %(default)s)")
     parser.add_argument("--h5py-python", default=sys.executable, help="an interpreter with h5py (default: %(default)s)")
+    default = default.parents[1] / "tests" / "libother_versions.so"
+    parser.add_argument("--other-versions", type=Path, default=default, help="tests/support/other_versions.cpp (default: %(default)s)")
     options, remaining = parser.parse_known_args()
     binary, python_with_h5py = options.holdfast.resolve(), options.h5py_python
+    library_of_other_versions = options.other_versions.resolve()
     if not binary.is_file():
         sys.exit(f"{binary} is not there; build it or name it with --holdfast")
     program = unittest.main(module="__main__", argv=[sys.argv[0], *remaining], verbosity=2, exit=False)

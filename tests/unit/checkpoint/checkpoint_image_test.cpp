@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "small_state.hpp"
+#include "support/checkpoint_trailer.hpp"
 
 namespace holdfast::checkpoint {
 namespace {
@@ -24,17 +25,6 @@ std::string message_of(Call&& call) {
         return error.what();
     }
     return "";
-}
-
-/// Recomputes the digest, so that what lies behind it is tested.
-void reseal(std::vector<std::byte>& file) {
-    Digest const digest = digest_of(std::span(file).first(file.size() - 16));
-    for (int i = 0; i < 8; ++i) {
-        file[file.size() - 16 + static_cast<std::size_t>(i)] =
-            static_cast<std::byte>(digest.high >> (56 - 8 * i));
-        file[file.size() - 8 + static_cast<std::size_t>(i)] =
-            static_cast<std::byte>(digest.low >> (56 - 8 * i));
-    }
 }
 
 SmallState another_state() {
@@ -76,6 +66,9 @@ TEST(CheckpointImage, EverySaveHoldsTheValuesOfItsMoment) {
         loaded.epoch_loss.resize(state.epoch_loss.size());
         CheckpointFile({bytes.begin(), bytes.end()}, "c.h5").load(loaded.visitor());
         EXPECT_EQ(loaded, state) << step;
+        CheckpointFile const file({bytes.begin(), bytes.end()}, "c.h5");
+        EXPECT_EQ(image.parameters_digest(), file.parameters_digest()) << step;
+        EXPECT_EQ(file_digest(bytes), file.file_digest()) << step;
     }
     auto const kept = image.save(state.visitor());
     EXPECT_EQ(std::vector<std::byte>(kept.begin(), kept.end()), state.file())
@@ -126,7 +119,7 @@ TEST(CheckpointFile, AnotherFormatIsNotDamage) {
     for (auto const& [version, word] : {std::pair{1, "older"}, std::pair{3, "newer"}}) {
         file[file.size() - 64 + 8] = std::byte(version);
         EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("damaged"));
-        reseal(file);
+        test::recompute_digest(file);
         EXPECT_THROW(CheckpointFile(file, "c.h5"), OtherFormatError);
         EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr(word));
         file = state.file();
@@ -138,10 +131,10 @@ TEST(CheckpointFile, RightDigestDoesNotExcuseABadContent) {
     std::memcpy(file.data() + 936, "HOLDFAST\2", 9);
     std::uint64_t const length = 936;
     std::memcpy(file.data() + 936 + 16, &length, 8);
-    reseal(file);
+    test::recompute_digest(file);
     EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("not an HDF5 file"));
     file[936 + 16] = std::byte{1};  // a length that is not the file's
-    reseal(file);
+    test::recompute_digest(file);
     EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("contradicts"));
 }
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/durable_file.hpp"
 #include "small_state.hpp"
+#include "support/checkpoint_trailer.hpp"
 
 namespace holdfast::checkpoint {
 namespace {
@@ -138,12 +139,8 @@ TEST_F(CheckpointStoreTest, NeverStartsFreshWhereAllAreDamaged) {
 TEST_F(CheckpointStoreTest, NewerFormatStopsTheScan) {
     commit(1);
     auto bytes = file_of_step(2);
-    bytes[bytes.size() - 56] = std::byte{2};
-    Digest const digest = digest_of(std::span(bytes).first(bytes.size() - 16));
-    for (std::size_t i = 0; i < 8; ++i) {
-        bytes[bytes.size() - 16 + i] = static_cast<std::byte>(digest.high >> (56 - 8 * i));
-        bytes[bytes.size() - 8 + i] = static_cast<std::byte>(digest.low >> (56 - 8 * i));
-    }
+    bytes[bytes.size() - 56] = std::byte{3};
+    test::recompute_digest(bytes);
     write_bytes(store.path_of(2), bytes);
     auto const [code, message] = error_of([&] { newest(DamagedFiles::quarantine); });
     EXPECT_EQ(code, ExitCode::do_not_requeue);

@@ -107,6 +107,26 @@ TEST(RunOwnership, KilledOwnerIsReplacedAtOnceAndItsFilesGo) {
     EXPECT_FALSE(fs::exists(run.path() / "writer-000001"));
 }
 
+TEST(IsFree, SaysSoOnlyWhereNobodyCanBeWaitedFor) {
+    TemporaryFolder run;
+    EXPECT_TRUE(is_free(run.path()));
+    {
+        RunOwnership owner(run.path(), patient);
+        EXPECT_FALSE(is_free(run.path())) << "a living owner";
+        set_in_owner(owner.temp_dir(), "boot_id", "another");
+        EXPECT_FALSE(is_free(run.path())) << "an owner on another host, of which nothing is known";
+        owner.release();
+    }
+    EXPECT_TRUE(is_free(run.path()));
+    fs::create_directory(run.path() / "writer-000002");
+    EXPECT_FALSE(is_free(run.path())) << "an owner that has not yet written who it is";
+    fs::remove(run.path() / "writer-000002");
+    pid_t const child = owner_in_child(run.path());
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    EXPECT_TRUE(is_free(run.path())) << "a dead owner";
+}
+
 TEST(RunOwnership, ReusedProcessNumberIsNotTheOwner) {
     TemporaryFolder run;
     { RunOwnership const gone(run.path(), patient); }

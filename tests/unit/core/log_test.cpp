@@ -21,14 +21,17 @@ Output say_all(int rank, int num_ranks) {
     log::write_info("information");
     log::write_warning("doubt");
     log::write_error("mine");
-    EXPECT_EQ(log::write_agreed_error("ours"), rank == 0);
+    log::write_agreed_error("ours");
+    log::write_last_line(93, "ours");
+    EXPECT_EQ(log::rank(), rank);
+    EXPECT_EQ(log::num_ranks(), num_ranks);
     return {testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
 }
 
 TEST(Log, OneRankSpeaksWithoutPrefix) {
     Output const output = say_all(0, 1);
     EXPECT_EQ(output.out, "information\n");
-    EXPECT_EQ(output.err, "warning: doubt\nerror: mine\nerror: ours\n");
+    EXPECT_EQ(output.err, "warning: doubt\nerror: mine\nerror: ours\nEnded with exit code 93: ours\n");
 }
 
 TEST(Log, OtherRanksOnlyReportTheirOwnErrors) {

@@ -44,6 +44,15 @@ TEST_F(StopRequest, TheSecondInterruptEndsTheProcess) {
     EXPECT_EXIT(interrupt_twice(), testing::ExitedWithCode(75), "");
 }
 
+TEST_F(StopRequest, NobodyReadingAndAFileTooLongAreNoReasonsToEnd) {
+    for (int const signal : {SIGPIPE, SIGXFSZ}) {
+        std::signal(signal, SIG_DFL);
+        install_stop_handlers();
+        ASSERT_EQ(std::raise(signal), 0);
+    }
+    EXPECT_EQ(stop_signal(), 0);
+}
+
 TEST_F(StopRequest, HandlersCanBeInstalledAgainOverForeignOnes) {
     std::signal(SIGUSR1, SIG_IGN);  // as a library may do when it starts
     install_stop_handlers();

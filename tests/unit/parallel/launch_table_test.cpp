@@ -32,6 +32,11 @@ TEST(LaunchTable, CoresOfAHostAreTheUnionOfMasks) {
     }
 }
 
+TEST(LaunchTable, NamesEachHostOnce) {
+    LaunchTable const table{{row(0, {0}, {0, 1}), row(0, {1}, {1, 2}), row(1, {0}, {2, 3})}};
+    EXPECT_THAT(table.host_names(), testing::ElementsAre("node0", "node1"));
+}
+
 TEST(LaunchTable, TheSmallestHostDecidesTheThreads) {
     EXPECT_EQ((LaunchTable{{row(0, {0, 1, 2, 3}, {0, 1}, 4), row(1, {0, 1}, {1, 2}, 2)}}
                    .default_threads_per_replica()),

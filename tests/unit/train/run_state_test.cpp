@@ -92,6 +92,7 @@ TEST(RunState, ComesBackFromItsCheckpointToTheLastBit) {
     EXPECT_EQ(other.state.open_epoch.correct, 31);
     EXPECT_EQ(report::metrics_csv(other.state.history), report::metrics_csv(run.state.history));
     EXPECT_EQ(other.saved(), run.saved());
+    EXPECT_EQ(report::metrics_csv(history_of(file)), report::metrics_csv(run.state.history));
 }
 
 TEST(RunState, AtItsStartComesBackToo) {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step on several ranks, seen by each of them. (That its bits are those of one rank: training_bits_test.cpp.)
+#include "train/training_step.hpp"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/launch_table_of.hpp"
+#include "support/small_training.hpp"
+#include "train/training_engine.hpp"
+
+namespace holdfast::train {
+namespace {
+
+constexpr std::int64_t samples_of_a_replica = 2;
+
+StepResult collective_step(parallel::Communicator const& world, int spoilt_replica, float value) {
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()));
+    engine.initialize(world, 1);
+    data::StepBatch batch;
+    batch.global_samples = samples_of_a_replica * world.size();
+    for (int replica = engine.replicas().begin; replica < engine.replicas().end; ++replica) {
+        batch.replicas.push_back(
+            test::random_batch(samples_of_a_replica, static_cast<std::uint32_t>(replica)));
+        if (replica == spoilt_replica) batch.replicas.back().images_NCHW[777] = value;
+    }
+    StepResult const result = engine.training_step().run(batch, test::image_shape, 0.9f, 0.05f, false);
+    world.barrier();  // the host's memory is read by all before it goes
+    return result;
+}
+
+TEST(TrainingStep, WhatIsNotFiniteOnOneRankIsSeenByAll) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    for (float const value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+        for (int replica = 0; replica < world.size(); ++replica)
+            EXPECT_FALSE(collective_step(world, replica, value).is_finite)
+                << value << " in an image of replica " << replica << ", seen by rank " << world.rank();
+    EXPECT_TRUE(collective_step(world, 0, 1.0f).is_finite);
+}
+
+}  // namespace
+}  // namespace holdfast::train
