@@ -57,6 +57,23 @@ double median(std::vector<double> values) {
     return values.empty() ? 0 : values[values.size() / 2];
 }
 
+/// Collective. Times of the exchange alone: the ranks begin together, and each keeps the part of the sum that it gets.
+std::vector<double> all_reduce_ms(parallel::Communicator const& world, parallel::GradientExchange& exchange,
+                                  std::size_t num_floats) {
+    constexpr int repeats = 11;
+    std::vector<float> sum(num_floats);
+    std::vector<double> times_ms;
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+        world.barrier();
+        auto const start = std::chrono::steady_clock::now();
+        exchange.reduce([&](std::size_t offset, std::span<float const> piece) {
+            std::copy(piece.begin(), piece.end(), sum.begin() + static_cast<std::ptrdiff_t>(offset));
+        });
+        times_ms.push_back(seconds_since(start) * 1e3);
+    }
+    return times_ms;
+}
+
 ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     train::check_ranges(options.settings);
     train::keep_freed_memory();
@@ -101,6 +118,9 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
         wait_ms.push_back(loader.last_wait_s() * 1e3);
     }
     std::vector<std::string> const pss = world.all_gather(fmt::format("{:.1f}", pss_mb()));
+    std::vector<double> reduce_ms;
+    if (!device.compute.has_device_memory())
+        reduce_ms = all_reduce_ms(world, engine.exchange(), engine.network().layout.num_floats);
     world.barrier();
     if (world.rank() != 0) return ExitCode::finished;
 
@@ -117,6 +137,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     json["steps"] = options.steps;
     json["step_ms"] = step_ms;
     json["parts"] = {{"data_wait_ms", wait_ms}, {"compute_ms", compute_ms}, {"exchange_ms", exchange_ms}};
+    json["all_reduce_ms"] = reduce_ms;
     json["images_per_s"] = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
     for (std::string const& value : pss) json["pss_mb"].push_back(std::stod(value));
     json["start_to_first_step_s"] = start_to_first_step_s;
