@@ -30,6 +30,7 @@ struct TrainOptions {
     std::string resume = "auto";
     std::string init_from;
     int keep = 3;
+    int watchdog_seconds = 60;
     std::int64_t no_progress_limit = 3;
     bool allow_platform_change = false;
     bool dry_run = false;

@@ -32,6 +32,18 @@ double thread_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// A scope in which the writer thread makes a step durable.
+class Saving {
+  public:
+    Saving(PhaseBoard& phases, std::int64_t step) : phases_(phases) { phases_.begin_saving(step); }
+    ~Saving() { phases_.end_saving(); }
+    Saving(Saving const&) = delete;
+    Saving& operator=(Saving const&) = delete;
+
+  private:
+    PhaseBoard& phases_;
+};
+
 /// Creates RUN and RUN/checkpoints, and gives RUN back.
 fs::path created(fs::path const& path) {
     std::error_code error;
@@ -57,9 +69,11 @@ std::string digest_of_file(fs::path const& path) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::string> hosts, std::int64_t ranks)
+RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::string> hosts, std::int64_t ranks,
+                           PhaseBoard& phases)
     : path_(created(path)),
       keep_(keep),
+      phases_(phases),
       ownership_(path_),
       launch_(ownership_.number()),
       store_(path_),
@@ -139,6 +153,7 @@ void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const
 }
 
 RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
+    Saving const saving(phases_, snapshot.row.end.step);
     LedgerRow& row = snapshot.row;
     // Finite gradients can still overflow in the update itself.
     std::string const not_finite = image_->find_not_finite();
@@ -150,8 +165,12 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     std::span<std::byte const> const bytes = image_->seal();
     row.digest = checkpoint::file_digest(bytes).hex();
     row.parameters = image_->parameters_digest().hex();
+    auto const write_metrics = [&] {
+        checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+    };
     bool has_row = false;
     store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
+        write_metrics();  // before there is a finished run, which no later launch would touch any more
         // A process that stood while it was written off must not add a row when it wakes.
         require_ownership();
         ledger_.append(row);
@@ -160,7 +179,7 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     // A file of the same state was there and stays: then that is what the next one goes on from.
     Written written{{}, has_row ? row.digest : digest_of_file(store_.path_of(row.end.step)), nullptr};
     try {
-        checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+        if (!has_row) write_metrics();
         if (snapshot.config_json != config_json_) {
             checkpoint::write_file_durably(path_ / "config.json", snapshot.config_json,
                                            ownership_.temp_dir());
