@@ -25,6 +25,7 @@
 #include "core/seconds_since.hpp"
 #include "parallel/launch_table.hpp"
 #include "parallel/mpi_session.hpp"
+#include "report/start_times.hpp"
 #include "train/compute_thread.hpp"
 #include "train/training_engine.hpp"
 
@@ -37,20 +38,6 @@ struct BenchOptions {
     std::int64_t warm_up = 3;
     bool json = false;
 };
-
-/// Seconds since this process was started, from /proc: includes loading the libraries and starting MPI.
-double seconds_since_exec() {
-    std::ifstream stat("/proc/self/stat");
-    std::string text((std::istreambuf_iterator<char>(stat)), {});
-    std::istringstream fields(text.substr(text.rfind(')') + 2));
-    std::string field;
-    for (int i = 3; i <= 22; ++i)
-        fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
-    timespec now{};
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
-           std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
 
 /// Proportional set size in MB: shared pages count once over all ranks.
 double pss_mb() {
@@ -104,7 +91,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
             engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
                                        static_cast<float>(settings.lr), false);
         double const elapsed_ms = seconds_since(start) * 1e3;
-        if (step == 0) start_to_first_step_s = seconds_since_exec();
+        if (step == 0) start_to_first_step_s = report::seconds_since_exec();
         losses.push_back(result.loss);
         if (step < options.warm_up) continue;
         samples += result.samples;

@@ -69,6 +69,10 @@ void write_error(std::string_view message) {
     if (speaker().file) speaker().file->error("{}", message);
 }
 
+void write_error_to_terminal(std::string_view message) {
+    print(STDERR_FILENO, speaker().prefix + "error: ", message);
+}
+
 void write_agreed_error(std::string_view message) {
     if (speaker().rank != 0) return;
     print(STDERR_FILENO, "error: ", message);

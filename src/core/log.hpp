@@ -24,6 +24,8 @@ void open_file(std::string const& path);
 void write_info(std::string_view message);
 void write_warning(std::string_view message);
 void write_error(std::string_view message);
+/// An error for stderr alone: for when what hangs may be the disk of the log file.
+void write_error_to_terminal(std::string_view message);
 /// An error that all ranks share: rank 0 prints it.
 void write_agreed_error(std::string_view message);
 /// Says an error again, for people only, below what others have printed since.

@@ -24,6 +24,22 @@ std::string this_host_name() {
     return name;
 }
 
+/// A scope in which this rank waits for the others.
+class Waiting {
+  public:
+    explicit Waiting(std::function<void(bool)> const& tell) : tell_(tell) {
+        if (tell_) tell_(true);
+    }
+    ~Waiting() {
+        if (tell_) tell_(false);
+    }
+    Waiting(Waiting const&) = delete;
+    Waiting& operator=(Waiting const&) = delete;
+
+  private:
+    std::function<void(bool)> const& tell_;
+};
+
 struct Failure {
     ExitCode code = ExitCode::internal_error;
     std::string message;
@@ -106,16 +122,23 @@ int Communicator::local_rank() const { return state_->local_rank; }
 int Communicator::local_size() const { return state_->local_size; }
 std::string const& Communicator::host_name() const { return state_->host_name; }
 
+void Communicator::tell_when_waiting(std::function<void(bool)> tell) {
+    state_->tell_waiting = std::move(tell);
+}
+
 void Communicator::barrier() const {
+    Waiting const waiting(state_->tell_waiting);
     if (size() > 1) mpi_check(MPI_Barrier(state_->all), "MPI_Barrier");
 }
 
 void Communicator::barrier_host() const {
+    Waiting const waiting(state_->tell_waiting);
     if (local_size() > 1) mpi_check(MPI_Barrier(state_->within_host), "MPI_Barrier");
 }
 
 void Communicator::broadcast(std::span<std::byte> bytes, int root) const {
     if (size() == 1) return;
+    Waiting const waiting(state_->tell_waiting);
     for (std::size_t begin = 0; begin < bytes.size(); begin += broadcast_piece_bytes) {
         std::size_t const count = std::min(broadcast_piece_bytes, bytes.size() - begin);
         mpi_check(MPI_Bcast(bytes.data() + begin, static_cast<int>(count), MPI_BYTE, root, state_->all),
@@ -134,6 +157,7 @@ std::string Communicator::broadcast(std::string const& text, int root) const {
 
 std::vector<std::string> Communicator::all_gather(std::string const& mine) const {
     if (size() == 1) return {mine};
+    Waiting const waiting(state_->tell_waiting);
     int const length = static_cast<int>(mine.size());
     std::vector<int> lengths(static_cast<std::size_t>(size()));
     mpi_check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, state_->all), "MPI_Allgather");
@@ -157,7 +181,10 @@ void Communicator::agree_ok(std::exception_ptr local_error) const {
     }
     int const mine = local_error ? rank() : size();
     int first = 0;
-    mpi_check(MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, state_->all), "MPI_Allreduce");
+    {
+        Waiting const waiting(state_->tell_waiting);
+        mpi_check(MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, state_->all), "MPI_Allreduce");
+    }
     if (first == size()) return;
     Failure failure;
     if (rank() == first) {

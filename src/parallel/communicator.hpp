@@ -37,6 +37,10 @@ class Communicator {
     int local_size() const;
     std::string const& host_name() const;
 
+    /// From now on calls `tell` with true when this rank has come to where it can only wait for others, in any of the members
+    /// below, and with false when it goes on.
+    void tell_when_waiting(std::function<void(bool is_waiting)> tell);
+
     void barrier() const;
     void barrier_host() const;  ///< of the ranks of this host
     void broadcast(std::span<std::byte> bytes, int root) const;

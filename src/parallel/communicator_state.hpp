@@ -2,6 +2,7 @@
 // The MPI handles behind Communicator. Private to parallel/: includes <mpi.h>.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Communicator::State {
     int num_hosts = 1;
     std::vector<int> host_of_rank = {0};  ///< ascending
     std::string host_name;
+    std::function<void(bool)> tell_waiting;  ///< may be empty
 };
 
 }  // namespace holdfast::parallel

@@ -32,6 +32,18 @@ double thread_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// A scope in which the writer thread makes a step durable.
+class Saving {
+  public:
+    Saving(PhaseBoard& phases, std::int64_t step) : phases_(phases) { phases_.begin_saving(step); }
+    ~Saving() { phases_.end_saving(); }
+    Saving(Saving const&) = delete;
+    Saving& operator=(Saving const&) = delete;
+
+  private:
+    PhaseBoard& phases_;
+};
+
 /// Creates RUN and RUN/checkpoints, and gives RUN back.
 fs::path created(fs::path const& path) {
     std::error_code error;
@@ -57,9 +69,11 @@ std::string digest_of_file(fs::path const& path) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::string> hosts, std::int64_t ranks)
+RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::string> hosts, std::int64_t ranks,
+                           PhaseBoard& phases)
     : path_(created(path)),
       keep_(keep),
+      phases_(phases),
       ownership_(path_),
       launch_(ownership_.number()),
       store_(path_),
@@ -139,6 +153,7 @@ void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const
 }
 
 RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
+    Saving const saving(phases_, snapshot.row.end.step);
     LedgerRow& row = snapshot.row;
     // Finite gradients can still overflow in the update itself.
     std::string const not_finite = image_->find_not_finite();

@@ -19,9 +19,14 @@
 #include "report/metrics_jsonl.hpp"
 #include "train/ledger.hpp"
 #include "train/outcome.hpp"
+#include "train/phase_board.hpp"
 #include "train/run_state.hpp"
 
 namespace holdfast::train {
+
+/// RUN/outcome.json.
+std::string outcome_json(std::int64_t launch, ExitCode code, std::string const& reason, std::int64_t epoch,
+                         std::int64_t step);
 
 /// What one save took.
 struct SaveTimes {
@@ -33,9 +38,10 @@ struct SaveTimes {
 class RunDirectory {
   public:
     /// Takes the run over, creating what is missing. Throws Error(owned_elsewhere) if another launch owns it, Error(retry) for
-    /// disk trouble. `hosts` and `ranks` of this launch are for the ledger.
+    /// disk trouble. `hosts` and `ranks` of this launch are for the ledger; `phases`,
+    /// which must outlive this, learns what the writer thread is at.
     RunDirectory(std::filesystem::path const& path, int keep, std::vector<std::string> hosts,
-                 std::int64_t ranks);
+                 std::int64_t ranks, PhaseBoard& phases);
 
     std::optional<checkpoint::StoredCheckpoint> read_newest_good();
     /// Copies the state; the writer thread then makes it durable: ledger row, checkpoint, metrics.csv, and prunes old
@@ -69,6 +75,8 @@ class RunDirectory {
     report::MetricsLog& metrics() { return metrics_; }
     std::filesystem::path const& path() const { return path_; }
     std::int64_t launch() const { return launch_; }
+    /// The owner's folder, RUN/writer-N.
+    std::filesystem::path const& temp_dir() const { return ownership_.temp_dir(); }
 
   private:
     /// `row` says how the state came about; the rest of the row is filled in.
@@ -90,6 +98,7 @@ class RunDirectory {
 
     std::filesystem::path path_;
     int keep_;
+    PhaseBoard& phases_;
     checkpoint::RunOwnership ownership_;
     std::int64_t launch_;
     checkpoint::CheckpointStore store_;

@@ -83,6 +83,7 @@ Outcome Trainer::run() {
         return collective_stop();
     while (state.step < end) {
         Clock::time_point const start = Clock::now();
+        parts_.phases.enter(Phase::data, state.step);
         data::StepBatch const& batch = loader.next();
         double const lr = optim::learning_rate_at(schedule, state.epoch);
         StepResult const result = do_step(batch, lr, loader.last_wait_s());
@@ -148,6 +149,7 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data
     StepResult const result =
         parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
                                  static_cast<float>(lr), wants_stop());
+    parts_.phases.enter(Phase::record, state.step);
     if (!result.is_finite) {
         if (parts_.run_directory) finish_older_save(*parts_.run_directory);
         throw AgreedError(
@@ -236,6 +238,7 @@ report::ProgressState Trainer::progress() const {
 }
 
 std::optional<EvaluationSums> Trainer::collective_evaluate_state() {
+    parts_.phases.enter(Phase::evaluate, parts_.state.step);
     return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
                                parts_.state.settings.eval_batch_size, [this] { return wants_stop(); });
 }
@@ -265,6 +268,7 @@ void Trainer::save_if_due(bool may_start) {
         return;
     }
     if (!is_due || !may_start) return;
+    parts_.phases.enter(Phase::save, parts_.state.step);
     schedule_.save_started(now_s());
     parts_.training_step.fetch_state();
     run->start_save(parts_.state);
@@ -285,6 +289,7 @@ void Trainer::collective_check() {
 }
 
 void Trainer::collective_save() {
+    parts_.phases.enter(Phase::save, parts_.state.step);
     collective_check();
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;

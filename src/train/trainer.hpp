@@ -13,6 +13,7 @@
 #include "parallel/communicator.hpp"
 #include "parallel/replica_range.hpp"
 #include "report/progress.hpp"
+#include "train/phase_board.hpp"
 #include "train/run_directory.hpp"
 #include "train/save_schedule.hpp"
 #include "train/training_step.hpp"
@@ -39,6 +40,7 @@ struct TrainerParts {
     TrainingStep& training_step;
     RunState& state;
     RunDirectory* run_directory;  ///< null on all ranks but 0
+    PhaseBoard& phases;           ///< what this rank is at, for the watchdogs
 };
 
 enum class Outcome {

@@ -33,6 +33,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
                              bool ask_to_stop) {
     StepResult result;
     Clock::time_point const start = Clock::now();
+    phases_->enter(Phase::compute, batch.step);
     compute(batch, shape);
     if (ask_to_stop) {
         int const own_buffer = exchange_.plan().partial_sums.front().buffer;
@@ -41,6 +42,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     result.compute_s = seconds_since(start);
 
     Clock::time_point const exchange_start = Clock::now();
+    phases_->enter(Phase::exchange, batch.step);
     exchange_.reduce(
         [&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
     result.exchange_s = seconds_since(exchange_start);
@@ -60,6 +62,7 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
     for (parallel::BufferPlan::Action const& action : exchange_.plan().actions) {
         if (action.kind == Kind::end_of_wave) {
             slots_.wait();
+            phases_->enter(Phase::compute, batch.step);
             next_slot = 0;
         } else if (action.kind == Kind::add) {
             add(exchange_.buffer(action.buffer), exchange_.buffer(action.from_buffer));

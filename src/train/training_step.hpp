@@ -9,6 +9,7 @@
 
 #include "data/batch_loader.hpp"
 #include "parallel/gradient_exchange.hpp"
+#include "train/phase_board.hpp"
 #include "train/replica_slots.hpp"
 #include "train/run_state.hpp"
 
@@ -38,6 +39,8 @@ class TrainingStep {
     virtual void load_state() = 0;
     /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
     virtual void fetch_state() = 0;
+    /// Tells `phases` from now on what this rank is at. It must outlive the step.
+    void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
   protected:
     model::FlatLayout const& layout() const { return layout_; }
@@ -54,6 +57,8 @@ class TrainingStep {
     parallel::GradientExchange& exchange_;
     ReplicaSlots& slots_;
     int first_replica_;
+    PhaseBoard unwatched_;
+    PhaseBoard* phases_ = &unwatched_;
 };
 
 class HostTrainingStep : public TrainingStep {
