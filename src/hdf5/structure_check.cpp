@@ -69,7 +69,7 @@ class Walk {
             std::uint64_t const next = object_headers_.back();
             object_headers_.pop_back();
             // A second name of an object is refused elsewhere, by its path.
-            if (seen_.insert(next).second) object_header(next);
+            if (seen_headers_.insert(next).second) object_header(next);
         }
         check_cached_groups();
     }
@@ -413,8 +413,8 @@ class Walk {
     std::vector<std::uint64_t> object_headers_;               ///< still to be walked
     std::map<std::uint64_t, std::uint64_t> group_of_header_;  ///< where a group's header has its message
     std::vector<std::pair<std::uint64_t, std::uint64_t>>
-        cached_groups_;  ///< entries that repeat it, and headers
-    std::set<std::uint64_t> seen_;
+        cached_groups_;                            ///< entries that repeat it, and headers
+    std::set<std::uint64_t> seen_headers_, seen_;  ///< object headers; all other structures
 };
 
 }  // namespace
