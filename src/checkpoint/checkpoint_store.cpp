@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <unistd.h>
 
@@ -76,14 +77,20 @@ Attempt attempt(CheckpointStore::Entry const& entry) {
     return result;
 }
 
-void quarantine(fs::path const& path) {
-    fs::path target = path;
+struct DamagedFile {
+    fs::path path;
+    std::string complaint;
+};
+
+void quarantine(DamagedFile const& file) {
+    fs::path target = file.path;
     target += ".bad";
-    if (::rename(path.c_str(), target.c_str()) != 0) {
-        log::warning("cannot rename {} to {}: {}", path.string(), target.string(), std::strerror(errno));
-    } else {
-        log::warning("renamed {} to {}", path.string(), target.filename().string());
+    if (::rename(file.path.c_str(), target.c_str()) != 0) {
+        log::warning("cannot rename {} to {}: {}", file.path.string(), target.string(), std::strerror(errno));
+        return;
     }
+    log::warning("renamed {} to {}", file.path.string(), target.filename().string());
+    std::ofstream(target += ".reason") << file.complaint << '\n';  // for people; lost is lost
 }
 
 }  // namespace
@@ -109,7 +116,7 @@ std::vector<CheckpointStore::Entry> CheckpointStore::list() const {
 }
 
 std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles damaged) {
-    std::vector<fs::path> surely_bad;
+    std::vector<DamagedFile> surely_bad;
     int num_skipped = 0;
     for (Entry const& entry : list()) {
         Attempt result = attempt(entry);
@@ -117,7 +124,7 @@ std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles d
             Attempt second = attempt(entry);
             if (!second.good) {
                 log::warning("skipped a checkpoint: {}", second.complaint);
-                if (second.digest == result.digest) surely_bad.push_back(entry.path);
+                if (second.digest == result.digest) surely_bad.push_back({entry.path, second.complaint});
                 ++num_skipped;
                 continue;
             }

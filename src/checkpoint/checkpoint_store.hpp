@@ -32,7 +32,7 @@ struct StoredCheckpoint {
 
 enum class DamagedFiles {
     leave,       ///< for everybody who only reads
-    quarantine,  ///< for the owner: renamed to NAME.bad once two reads agree
+    quarantine,  ///< for the owner: renamed to NAME.bad once two reads agree; NAME.bad.reason says why
 };
 
 class CheckpointStore {

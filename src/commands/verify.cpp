@@ -3,6 +3,7 @@
 // every sample was consumed exactly once. Changes nothing, also beside a launch that trains.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -53,9 +54,14 @@ struct Head {
         samples_of_epochs;  ///< consumed in each finished epoch, as the run counted them
 };
 
+struct Quarantined {
+    std::string path;
+    std::string reason;  ///< empty if it was lost
+};
+
 struct RunReport {
     std::vector<Verdict> checkpoints;  ///< newest first
-    std::vector<std::string> quarantined;
+    std::vector<Quarantined> quarantined;
     std::vector<std::string> temporary_files;
     std::optional<Head> head;  ///< of the newest good checkpoint
     std::string metrics;       ///< how metrics.csv compares
@@ -113,6 +119,14 @@ std::vector<fs::path> files_in(fs::path const& folder) {
     return files;
 }
 
+/// What the owner wrote beside a file that it set aside.
+std::string reason_of(fs::path const& path) {
+    std::ifstream file(path.string() + ".reason");
+    std::string reason;
+    std::getline(file, reason);
+    return reason;
+}
+
 void verify_checkpoints(fs::path const& run, RunReport& report) {
     for (auto const& entry : checkpoint::CheckpointStore(run).list()) {
         Verdict verdict = verify(entry.path, report.head ? nullptr : &report.head);
@@ -127,7 +141,7 @@ void verify_checkpoints(fs::path const& run, RunReport& report) {
         report.checkpoints.push_back(std::move(verdict));
     }
     for (fs::path const& path : files_in(run / "checkpoints"))
-        if (path.extension() == ".bad") report.quarantined.push_back(path.string());
+        if (path.extension() == ".bad") report.quarantined.push_back({path.string(), reason_of(path)});
     require_checkpoint(!report.checkpoints.empty() || !report.quarantined.empty(), run.string());
 }
 
@@ -235,7 +249,9 @@ Json to_json(RunReport const& report) {
     json["good"] = report.is_good();
     json["checkpoints"] = Json::array();
     for (Verdict const& verdict : report.checkpoints) json["checkpoints"].push_back(to_json(verdict));
-    json["quarantined"] = report.quarantined;
+    json["quarantined"] = Json::array();
+    for (Quarantined const& file : report.quarantined)
+        json["quarantined"].push_back({{"file", file.path}, {"reason", file.reason}});
     json["temporary_files"] = report.temporary_files;
     json["metrics_csv"] = report.metrics;
     Json& ledger = json["ledger"];
@@ -272,7 +288,8 @@ std::string samples_text(train::EpochShare const& share, train::RunShape const& 
 
 void print(RunReport const& report) {
     for (Verdict const& verdict : report.checkpoints) print(verdict);
-    for (std::string const& path : report.quarantined) fmt::print("set aside  {}\n", path);
+    for (Quarantined const& file : report.quarantined)
+        fmt::print("set aside  {}  {}\n", file.path, file.reason);
     for (std::string const& path : report.temporary_files)
         fmt::print(
             "temporary  {} (being written, or left by a launch that was killed; the next one removes it)\n",

@@ -55,6 +55,7 @@ class DamagedCheckpoints(WithARun):
                 self.assertIn(newest.name, ended.stderr)
                 self.assertIn("Resuming training from snapshot at Epoch 2", ended.stdout)
                 self.assertTrue(newest.with_name(newest.name + ".bad").exists(), "the damaged file is kept for people to look at")
+                self.assertRegex(self.run_ok("verify", run).stdout, rf"set aside  \S*{newest.name}.bad  \S*: (damaged|not a complete)")
                 self.assert_same_result(run, self.run_dir)
 
     def test_two_newest_damaged(self):

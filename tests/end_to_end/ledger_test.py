@@ -165,7 +165,7 @@ class Verify(WithALedger):
         newest.rename(damaged)
         content = verified(run)
         self.assertTrue(content["good"], content)
-        self.assertEqual(content["quarantined"], [str(damaged)])
+        self.assertEqual([file["file"] for file in content["quarantined"]], [str(damaged)])
         self.assertGreater(content["ledger"]["discarded"], 0)
         # A good checkpoint of another run.
         other = self.folder / "other"

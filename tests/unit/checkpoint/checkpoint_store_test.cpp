@@ -110,6 +110,9 @@ TEST_F(CheckpointStoreTest, OwnerSetsDamagedOnesAside) {
     EXPECT_THAT(steps(), ElementsAre(2, 1));
     EXPECT_TRUE(fs::exists(store.path_of(4).string() + ".bad"));
     EXPECT_TRUE(fs::exists(store.path_of(3).string() + ".bad"));
+    std::ifstream file(store.path_of(3).string() + ".bad.reason");
+    std::string const reason((std::istreambuf_iterator<char>(file)), {});
+    EXPECT_THAT(reason, HasSubstr("step-000000000003.h5: not a complete checkpoint"));
     EXPECT_EQ(newest(DamagedFiles::quarantine), 2);
 }
 
