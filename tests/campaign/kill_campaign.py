@@ -58,9 +58,9 @@ def stop_while_writing(launch, run: Path, rank_0: int) -> bool:
 
 
 class Campaign:
-    def __init__(self, kills: int, seed: int, folder: Path):
+    def __init__(self, kills: int, minutes: float, seed: int, folder: Path):
         self.random = random.Random(seed)
-        self.kills, self.seed = kills, seed
+        self.kills, self.minutes, self.seed = kills, minutes, seed
         self.flags = flags(kills)
         self.run, self.undisturbed = folder / "run", folder / "undisturbed"
         self.counts = collections.Counter()
@@ -118,14 +118,18 @@ class Campaign:
     def go(self) -> None:
         print(f"{self.kills} kills, seed {self.seed}", flush=True)
         self.train_to_the_end(self.undisturbed, ranks=2)
+        end = time.monotonic() + 60 * self.minutes
         for number in range(1, self.kills + 1):
+            if time.monotonic() > end:
+                break
             self.kill_once()
             if number % 10 == 0:
                 print(f"{number} kills, checkpoint of step {max(checkpoints(self.run), default=-1)}", flush=True)
         self.check()
 
     def report(self) -> str:
-        lines = [f"{self.kills} kills, seed {self.seed}; all bytes are those of the undisturbed run:"]
+        kills = sum(self.counts.values())
+        lines = [f"{kills} kills, seed {self.seed}; all bytes are those of the undisturbed run:"]
         lines += [f"step {self.finished['step']}, state {self.finished['state_digest']}, metrics.csv alike.", ""]
         lines += ["| killed | " + " | ".join(MOMENTS) + " |", "|---" * (len(MOMENTS) + 1) + "|"]
         for target in TARGETS:
@@ -137,15 +141,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--holdfast", type=Path, required=True, help="the program to test")
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="kill no longer than this (default: no limit)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time; it is printed")
     parser.add_argument("--report", type=Path, help="write the result to this file too")
     options = parser.parse_args()
     holdfast_run.binary = options.holdfast.resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-campaign-") as folder:
-        campaign = Campaign(options.kills, options.seed, Path(folder))
+        campaign = Campaign(options.kills, options.minutes, options.seed, Path(folder))
         campaign.go()
     while_writing = sum(n for (_, moment), n in campaign.counts.items() if moment == MOMENTS[0])
-    assert 2 * while_writing >= options.kills, f"only {while_writing} kills came while a checkpoint was written"
+    assert 2 * while_writing >= sum(campaign.counts.values()), f"only {while_writing} kills came while a checkpoint was written"
     print(campaign.report())
     if options.report:
         options.report.write_text(campaign.report())
