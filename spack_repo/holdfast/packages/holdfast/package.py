@@ -27,7 +27,7 @@ class Holdfast(CMakePackage, CudaPackage):
     generator("ninja")
 
     depends_on("mpi")
-    depends_on("hdf5@1.10: +hl")
+    depends_on("hdf5@1.10:")
     depends_on("py-torch@2.8:2.15 ~cuda", when="~cuda")
     depends_on("py-torch@2.8:2.15 +cuda +nccl", when="+cuda")
     depends_on("nccl", when="+cuda")
