@@ -65,6 +65,24 @@ class DrainTest(holdfast_run.TestCase):
         os.kill(launch.process.pid, signal.SIGUSR1)
         self.assert_stopped_and_goes_on(run, launch.finish(), ranks=3)
 
+    def test_end_of_mpirun_is_a_request_too(self):
+        """TERM and Ctrl-C make mpirun end its ranks: by TERM, and by KILL after this time. Its own code is lost then, so scripts
+        look at outcome.json.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number.name):
+                run = self.folder / number.name
+                patience = {"OMPI_MCA_odls_base_sigkill_timeout": 5}
+                launch = self.start("train", *LONG, "--run", run, ranks=2, env=patience)
+                launch.wait_for("step 5", lambda: last_step(run) >= 5)
+                os.kill(launch.process.pid, number)
+                launch.finish()
+                outcome = json.loads((run / "outcome.json").read_text())
+                self.assertEqual((outcome["code"], outcome["step"]), (75, max(checkpoints(run))))
+                self.assertLess(outcome["step"], STEPS, "too late to test anything")
+                self.run_ok("train", "--run", run, ranks=3)
+                self.assert_same_result(run, self.undisturbed)
+
     def test_signal_without_mpirun(self):
         run = self.folder / "run"
         launch = self.start("train", *LONG, "--run", run)
