@@ -2,8 +2,8 @@
 # soname in a process lose calls; they lie beside torch in site-packages/nvidia, or on a system LibTorch in its lib/.
 #
 #   holdfast_cuda_runtime   cuda_runtime.h and libcudart
-#   holdfast_nccl           nccl.h and libnccl
-#   holdfast_torch_cuda     holdfast_torch and libtorch_cuda, kept although no symbol of it is named: it registers itself
+#   holdfast_nccl           nccl.h. libnccl is not linked: it is loaded with libtorch_cuda, when a GPU is used
+#                           (docs/decisions/010-loading-cuda.md)
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
@@ -56,11 +56,7 @@ if(NOT nccl_include_dir OR NOT nccl_library)
     "HOLDFAST_NCCL_ROOT='${HOLDFAST_NCCL_ROOT}'). Set -DHOLDFAST_NCCL_ROOT to the one LibTorch uses.")
 endif()
 message(STATUS "CUDA ${CUDAToolkit_VERSION}, runtime ${cudart}, NCCL ${nccl_library}")
+get_filename_component(HOLDFAST_NCCL_LIBRARY_DIR ${nccl_library} DIRECTORY)
 add_library(holdfast_nccl INTERFACE)
 target_include_directories(holdfast_nccl SYSTEM INTERFACE ${nccl_include_dir})
-target_link_libraries(holdfast_nccl INTERFACE ${nccl_library} holdfast_cuda_runtime)
-
-add_library(holdfast_torch_cuda INTERFACE)
-target_link_libraries(holdfast_torch_cuda INTERFACE holdfast_torch
-  -Wl,--push-state,--no-as-needed ${HOLDFAST_TORCH_LIBRARY_DIR}/libtorch_cuda.so -Wl,--pop-state
-  ${HOLDFAST_TORCH_LIBRARY_DIR}/libc10_cuda.so holdfast_cuda_runtime)
+target_link_libraries(holdfast_nccl INTERFACE holdfast_cuda_runtime)

@@ -8,8 +8,9 @@ readonly program=${0##*/}
 
 readonly build_packages=(g++ cmake ninja-build python3-venv ca-certificates openmpi-bin libopenmpi-dev libhdf5-dev
     libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libjpeg-dev)
-# slurm-wlm, lmod and iproute2 give the tests a real SLURM, a real module command and two network namespaces.
-readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache shellcheck slurm-wlm lmod iproute2)
+# slurm-wlm, lmod and iproute2 give the tests a real SLURM, a real module command and two network namespaces; clang has
+# libFuzzer.
+readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache clang shellcheck slurm-wlm lmod iproute2)
 
 # LibTorch comes from PyPI's torch; scripts/requirements/<flavour>.txt pins every version. A larger flavour serves as a
 # smaller one. Sizes are those of the wheels for Python 3.11, in GB: download, disk.

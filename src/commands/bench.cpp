@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
+#include "commands/launch_device.hpp"
 #include "commands/settings_flags.hpp"
 #include "commands/version.hpp"
 #include "core/error.hpp"
@@ -77,15 +78,17 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     log::set_rank(world.rank(), world.size(), world.host_name());
 
     train::Settings& settings = options.settings;
-    require(settings.device != "cuda", ExitCode::do_not_requeue,
-            "bench --device cuda: this version trains on CPUs; use --device cpu");
     if (settings.replicas == 0) settings.replicas = world.size();
-    auto const table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
-    if (settings.threads == 0) settings.threads = table.default_threads_per_replica();
+    settings.device = collective_resolve_device(world, settings.device);
+    LaunchDevice const device = collective_start_device(world, settings);
+    auto const table =
+        parallel::collective_launch_table(world, device.description, static_cast<int>(settings.replicas));
+    if (settings.threads == 0) settings.threads = default_threads(settings, table);
     std::int64_t const steps = options.warm_up + options.steps;
     data::TrainAndTest sets;
     world.agree([&] { sets = data::open_datasets(settings.data, settings.limit_train, 0); });
-    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table);
+    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table,
+                                 device.compute);
     engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
     data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
                              train::loader_plan(settings, engine.replicas(), 0, steps));
@@ -119,6 +122,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     json["version"] = version_line();
     json["ranks"] = world.size();
     json["replicas"] = settings.replicas;
+    json["device"] = device.description;
     json["batch_size"] = settings.batch_size;
     json["threads"] = settings.threads;
     json["slots"] = engine.slots().size();
@@ -133,8 +137,9 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     if (options.json) {
         std::cout << json.dump(2) << '\n';
     } else {
-        fmt::print("{} ranks, {} replicas x {} samples, {} threads per replica, {} exchange\n", world.size(),
-                   settings.replicas, settings.batch_size, settings.threads, engine.exchange().name());
+        fmt::print("{} ranks on {}, {} replicas x {} samples, {} threads per replica, {} exchange\n",
+                   world.size(), device.description, settings.replicas, settings.batch_size, settings.threads,
+                   engine.exchange().name());
         fmt::print("step      {:9.2f} ms  (median of {}, least {:.2f})\n", median(step_ms), step_ms.size(),
                    *std::min_element(step_ms.begin(), step_ms.end()));
         fmt::print(

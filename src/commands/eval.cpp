@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.hpp"
+#include "commands/launch_device.hpp"
 #include "commands/run_path.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -28,6 +29,7 @@ struct EvalOptions {
     std::int64_t limit_test = 0;
     std::int64_t batch_size = 0;
     std::int64_t threads = 0;
+    std::string device = "auto";
     bool json = false;
 };
 
@@ -48,15 +50,20 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
                                    options.limit_test > 0 ? options.limit_test : settings.limit_test);
     });
     settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
-    auto const table = parallel::collective_launch_table(world, "cpu", world.size());
+    settings.reduction = "exact";      // nothing is reduced
+    settings.device = collective_resolve_device(world, options.device);
+    LaunchDevice const device = collective_start_device(world, settings);
+    auto const table = parallel::collective_launch_table(world, device.description, world.size());
     settings.threads = options.threads > 0 ? options.threads : settings.threads;
     settings.eval_batch_size = options.batch_size > 0 ? options.batch_size : settings.eval_batch_size;
 
-    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.test), table);
+    train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.test), table,
+                                 device.compute);
     world.agree([&] {
         if (world.local_rank() == 0) train::load_weights(*file, engine.network().layout, engine.tensors());
     });
     world.barrier();
+    engine.training_step().load_state();
     auto const evaluated =
         train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(),
                                    settings.eval_batch_size, [] { return stop_signal() != 0; });
@@ -80,7 +87,7 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
                       << '\n';
         else
             log::info("{}: test loss {:.4f}\n{}", file->name(), loss,
-                      report::test_line("CPU0",
+                      report::test_line(train::log_device(settings),
                                         static_cast<double>(sums.correct) / static_cast<double>(sums.count)));
     }
     world.barrier();
@@ -98,6 +105,9 @@ Action add_eval(CLI::App& app) {
                         "Use only the first N test images (0: the run's limit)");
     command->add_option("--eval-batch-size", options->batch_size, "Samples per batch (default: the run's)");
     command->add_option("--threads", options->threads, "OpenMP threads per batch (default: the run's)");
+    command->add_option("--device", options->device, "auto, cpu or cuda, whatever the run was trained on")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments& arguments) { return run_eval(*options, arguments); };
 }

@@ -9,6 +9,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/version.hpp"
+#include "cuda/device_runtime.hpp"
 #include "hdf5/image_file.hpp"
 #include "parallel/device_assignment.hpp"
 #include "parallel/library_versions.hpp"
@@ -29,6 +30,10 @@ Action add_info(CLI::App& app) {
         json["cpu_capability"] = train::cpu_capability();
         json["mpi"] = parallel::mpi_version();
         json["hdf5"] = hdf5::library_version();
+        json["cuda"] = cuda::supports_gpus() ? cuda::runtime_name() : "none";
+        json["gpus"] = nlohmann::ordered_json::array();
+        for (std::size_t gpu = 0; gpu < cuda::visible_device_uuids().size(); ++gpu)
+            json["gpus"].push_back(cuda::device_name(static_cast<int>(gpu)));
         json["nccl_built"] = parallel::nccl_version_built();
         json["nccl_loaded"] = parallel::nccl_version_loaded();
         json["cores_usable"] = parallel::affinity_cores().size();

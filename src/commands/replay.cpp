@@ -184,13 +184,15 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     Preparation const ready = collective_prepare_replay(world, *file, options);
 
     train::TrainingEngine engine(world, ready.settings,
-                                 train::network_config(ready.settings, *ready.sets.train), ready.table);
+                                 train::network_config(ready.settings, *ready.sets.train), ready.table,
+                                 ready.device.compute);
     train::RunState state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
     world.agree([&] { state.load(*file); });
     state.settings = ready.settings;
     world.barrier();
+    engine.training_step().load_state();
     std::int64_t const first_step = state.step;
     log::info("Replaying steps {} to {} from {} on {} ranks", first_step + 1, options.step, name,
               world.size());
@@ -201,6 +203,7 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     }
     bool all_same = true;
     if (world.rank() == 0) {
+        engine.training_step().fetch_state();
         auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
         all_same = compare(checkpoint::parameters_digest(visit).hex(), ready.table.host_names(), world.size(),
                            task, options.step);

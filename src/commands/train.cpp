@@ -66,8 +66,9 @@ void print_start(Communicator const& world, Preparation const& ready, TrainOptio
     log::info("{} | LibTorch {} ({}) | {} ranks on {} hosts | {} exchange, {} replicas at a time per rank",
               version_line(), train::torch_version(), train::cpu_capability(), world.size(),
               world.num_hosts(), engine.exchange().name(), engine.slots().size());
-    if (std::string const built = parallel::nccl_version_built(); built != "none")
-        log::info("NCCL {} (built with), {} (loaded)", built, parallel::nccl_version_loaded());
+    if (settings.device == "cuda")
+        log::info("NCCL {} (built with), {} (loaded)", parallel::nccl_version_built(),
+                  parallel::nccl_version_loaded());
     log::info("{}", ready.table.text());
     for (std::string const& warning : ready.table.warnings()) log::warning("{}", warning);
     log::info("{} of width {}, {} replicas x {} samples = global batch {}, {} threads per replica, seed {}",
@@ -86,8 +87,9 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
         "The run in {} is finished: {}. Raise --epochs or --max-steps to go on, or choose another --run.",
         options.run, done);
     if (found.test_count > 0)
-        log::info("{}", report::test_line(train::log_device, static_cast<double>(found.test_correct) /
-                                                                 static_cast<double>(found.test_count)));
+        log::info("{}",
+                  report::test_line(train::log_device(settings), static_cast<double>(found.test_correct) /
+                                                                     static_cast<double>(found.test_count)));
 }
 
 /// Rank 0: makes sure the run has a checkpoint and returns the bytes that every launch starts from.
@@ -195,7 +197,7 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
     });
     world.barrier();
     if (state.step > 0)
-        log::info("{}", report::resume_line(train::log_device, state.epoch,
+        log::info("{}", report::resume_line(train::log_device(state.settings), state.epoch,
                                             state.step % state.steps_per_epoch, state.steps_per_epoch));
 }
 
@@ -247,7 +249,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
     train::TrainingEngine engine(world, ready.settings,
-                                 train::network_config(ready.settings, *ready.sets.train), ready.table);
+                                 train::network_config(ready.settings, *ready.sets.train), ready.table,
+                                 ready.device.compute);
     train::RunState& state = launch.state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
@@ -302,6 +305,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
                             engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
                            options.launch, engine.replicas());
     engine.training_step().report_to(watchdog.phases());
+    engine.training_step().load_state();
     ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
     watchdog.phases().enter(train::Phase::shutdown, state.step);
     world.agree([&] {

@@ -79,13 +79,6 @@ std::string checked_fingerprint(std::string const& of_run, std::string const& he
     return changed.dump();
 }
 
-std::string resolved_device(std::string const& device) {
-    require(device != "cuda", ExitCode::do_not_requeue,
-            "--device cuda: this version trains on CPUs (the GPU path is compiled but not yet complete); use "
-            "--device cpu");
-    return "cpu";
-}
-
 }  // namespace
 
 bool collective_stop_requested(Communicator const& world) {
@@ -163,22 +156,14 @@ train::Settings collective_resume_settings(Communicator const& world, TrainOptio
     world.agree([&] {
         if (found.exists)
             settings = train::resume_settings(found.settings, options.settings, options.explicitly_given);
-        settings.device = resolved_device(settings.device);
     });
+    settings.device = collective_resolve_device(world, settings.device);
     return settings;
 }
 
 Preparation collective_prepare(Communicator const& world, TrainOptions const& options, FoundRun const& found,
                                train::Settings settings) {
     Preparation ready;
-    std::string const nccl_built = parallel::nccl_version_built();
-    std::string const nccl_loaded = parallel::nccl_version_loaded();
-    world.agree([&] {
-        require(nccl_built == nccl_loaded, ExitCode::do_not_requeue,
-                "NCCL {} was built with but {} is loaded (two of them in one process lose calls); unset "
-                "LD_LIBRARY_PATH and LD_PRELOAD, or build again",
-                nccl_built, nccl_loaded);
-    });
     ready.init_file = collective_read_init(world, options.init_from);
     world.agree([&] {
         ready.sets = data::open_datasets(settings.data, settings.limit_train, settings.limit_test);
@@ -201,13 +186,16 @@ Preparation collective_prepare(Communicator const& world, TrainOptions const& op
                 world.size(), settings.replicas, settings.replicas, world.size());
     });
     if (settings.replicas == 0) settings.replicas = world.size();
-    ready.table = parallel::collective_launch_table(world, "cpu", static_cast<int>(settings.replicas));
-    if (settings.threads == 0) settings.threads = ready.table.default_threads_per_replica();
+    ready.device = collective_start_device(world, settings);
+    ready.table = parallel::collective_launch_table(world, ready.device.description,
+                                                    static_cast<int>(settings.replicas));
+    if (settings.threads == 0) settings.threads = default_threads(settings, ready.table);
     collective_require_same(world, "settings", train::to_json(settings));
 
     world.agree([&] {
         train::require_full_team(static_cast<int>(settings.threads));
-        ready.fingerprint = train::numeric_fingerprint(static_cast<int>(settings.threads));
+        ready.fingerprint =
+            train::numeric_fingerprint(static_cast<int>(settings.threads), ready.device.compute);
     });
     collective_require_same(world, "numeric platforms", ready.fingerprint);
     if (found.exists)

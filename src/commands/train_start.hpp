@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_image.hpp"
+#include "commands/launch_device.hpp"
 #include "data/image_dataset.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/launch_table.hpp"
@@ -54,6 +55,7 @@ struct Preparation {
     train::Settings settings;  ///< complete: nothing is left to be decided
     data::TrainAndTest sets;
     std::unique_ptr<checkpoint::CheckpointFile> init_file;  ///< of --init-from, or null
+    LaunchDevice device;
     parallel::LaunchTable table;
     std::string fingerprint;
 };

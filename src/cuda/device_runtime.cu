@@ -2,6 +2,7 @@
 // Compiled with -fmad=false: fused only where written.
 #include <algorithm>
 #include <cuda_runtime.h>
+#include <exception>
 #include <utility>
 
 #include "core/error.hpp"
@@ -27,6 +28,11 @@ unsigned num_blocks(std::size_t count) {
         std::min<std::size_t>((count + threads_per_block - 1) / threads_per_block, 4096));
 }
 
+__device__ std::size_t first_element() {
+    return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ std::size_t element_stride() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
+
 struct SumArguments {
     float const* sources[SumOrder::max_sources];
     std::int16_t postfix[2 * SumOrder::max_sources];
@@ -35,9 +41,7 @@ struct SumArguments {
 static_assert(sizeof(SumArguments) < 4000, "kernel arguments are limited to 4 KB");
 
 __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t count) {
-    std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-         i += stride) {
+    for (std::size_t i = first_element(); i < count; i += element_stride()) {
         float waiting[SumOrder::max_depth];
         int depth = 0;
         for (int step = 0; step < arguments.num_steps; ++step) {
@@ -53,11 +57,29 @@ __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t
     }
 }
 
+__global__ void leaf_kernel(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
+                            float* not_finite) {
+    for (std::size_t i = first_element(); i < count; i += element_stride()) {
+        float const value = source != nullptr ? source[i] : 0.0f;
+        if (!isfinite(value) && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
+        float const scaled = __fmul_rn(scale, value);
+        leaf[i] = write == LeafWrite::add ? __fadd_rn(leaf[i], scaled) : scaled;
+    }
+}
+
+__global__ void running_mean_kernel(float* running, float const* batch, std::size_t count) {
+    for (std::size_t i = first_element(); i < count; i += element_stride())
+        running[i] = __fadd_rn(__fmul_rn(0.1f, batch[i]), __fmul_rn(0.9f, running[i]));
+}
+
+__global__ void running_variance_kernel(float* running, float const* batch, std::size_t count) {
+    for (std::size_t i = first_element(); i < count; i += element_stride())
+        running[i] = __fmaf_rn(0.1f, batch[i], __fmul_rn(0.9f, running[i]));
+}
+
 __global__ void sgd_kernel(float* parameters, float* momentum, float const* gradient, std::size_t count,
                            float mu, float lr) {
-    std::size_t const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-    for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-         i += stride) {
+    for (std::size_t i = first_element(); i < count; i += element_stride()) {
         float const velocity = __fadd_rn(__fmul_rn(mu, momentum[i]), gradient[i]);
         momentum[i] = velocity;
         parameters[i] = __fmaf_rn(velocity, -lr, parameters[i]);
@@ -65,6 +87,8 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
 }
 
 }  // namespace
+
+bool supports_gpus() { return true; }
 
 std::string runtime_name() {
     int version = 0;
@@ -145,7 +169,10 @@ DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
     cuda_check(cudaMemset(data_, 0, count * sizeof(float)), "cudaMemset");
 }
 
-DeviceFloats::~DeviceFloats() { cudaFree(data_); }
+DeviceFloats::~DeviceFloats() {
+    // cudaFree waits for the GPU, which may itself wait for a lost peer: while unwinding it is left to the process's end.
+    if (std::uncaught_exceptions() == 0) cudaFree(data_);
+}
 
 DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
     std::swap(data_, other.data_);
@@ -155,6 +182,10 @@ DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
     cuda_check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync");
+}
+
+void fill_with_zero(float* data, std::size_t count, Stream const& stream) {
+    cuda_check(cudaMemsetAsync(data, 0, count * sizeof(float), native(stream)), "cudaMemsetAsync");
 }
 
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
@@ -172,12 +203,33 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
     cuda_check(cudaGetLastError(), "sum_kernel");
 }
 
+void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
+                float* not_finite, Stream const& stream) {
+    if (count == 0) return;
+    leaf_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(leaf, source, count, scale,
+                                                                             write, not_finite);
+    cuda_check(cudaGetLastError(), "leaf_kernel");
+}
+
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const& stream) {
     if (count == 0) return;
     sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
                                                                             count, mu, lr);
     cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (count == 0) return;
+    running_mean_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(running, batch, count);
+    cuda_check(cudaGetLastError(), "running_mean_kernel");
+}
+
+void update_running_variance(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (count == 0) return;
+    running_variance_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(running, batch,
+                                                                                         count);
+    cuda_check(cudaGetLastError(), "running_variance_kernel");
 }
 
 }  // namespace holdfast::cuda

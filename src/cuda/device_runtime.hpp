@@ -12,6 +12,8 @@
 
 namespace holdfast::cuda {
 
+/// Whether this is the CUDA implementation, which can use GPUs if there are any.
+bool supports_gpus();
 /// "CUDA 13.0" or "host".
 std::string runtime_name();
 /// UUIDs of the GPUs this process sees, in device order; empty on the host.
@@ -69,6 +71,7 @@ class DeviceFloats {
 
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
+void fill_with_zero(float* data, std::size_t count, Stream const& stream);
 
 /// A sum in a fixed order, in postfix: i >= 0 takes sources[i], -1 adds the two sums before it (the earlier
 /// one left).
@@ -82,9 +85,21 @@ struct SumOrder {
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
                   std::size_t count, Stream const& stream);
 
+/// How a leaf of the tree meets what the buffer holds.
+enum class LeafWrite { overwrite, add };
+/// leaf[i] = scale * source[i], or leaf[i] + (scale * source[i]), unfused; a null source is zeros. *not_finite
+/// becomes 1 if the source holds a NaN or an infinity and is left alone otherwise; null: nobody asks. All in
+/// device memory. The bits of train::copy_scaled and add_scaled.
+void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
+                float* not_finite, Stream const& stream);
+
 /// momentum = mu * momentum + gradient (unfused), parameters = fma(momentum, -lr, parameters): the bits of
 /// optim::sgd_step.
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const& stream);
+
+/// The bits of optim::update_running_mean and update_running_variance.
+void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream);
+void update_running_variance(float* running, float const* batch, std::size_t count, Stream const& stream);
 
 }  // namespace holdfast::cuda

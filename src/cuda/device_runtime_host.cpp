@@ -15,6 +15,7 @@ constexpr std::align_val_t alignment{256};
 
 }  // namespace
 
+bool supports_gpus() { return false; }
 std::string runtime_name() { return "host"; }
 std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }
@@ -47,6 +48,8 @@ void copy(void* to, void const* from, std::size_t size_bytes, Stream const&) {
     std::memmove(to, from, size_bytes);
 }
 
+void fill_with_zero(float* data, std::size_t count, Stream const&) { std::fill_n(data, count, 0.0f); }
+
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
                   std::size_t count, Stream const&) {
     require_valid_order(sources, order);
@@ -65,6 +68,18 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
     }
 }
 
+void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
+                float* not_finite, Stream const&) {
+    bool all_finite = true;
+    for (std::size_t i = 0; i < count; ++i) {
+        float const value = source != nullptr ? source[i] : 0.0f;
+        all_finite = all_finite && std::isfinite(value);
+        float const scaled = scale * value;
+        leaf[i] = write == LeafWrite::add ? leaf[i] + scaled : scaled;
+    }
+    if (!all_finite && not_finite != nullptr) *not_finite = 1.0f;
+}
+
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const&) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -72,6 +87,14 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
         momentum[i] = velocity;
         parameters[i] = std::fma(velocity, -lr, parameters[i]);
     }
+}
+
+void update_running_mean(float* running, float const* batch, std::size_t count, Stream const&) {
+    for (std::size_t i = 0; i < count; ++i) running[i] = 0.1f * batch[i] + 0.9f * running[i];
+}
+
+void update_running_variance(float* running, float const* batch, std::size_t count, Stream const&) {
+    for (std::size_t i = 0; i < count; ++i) running[i] = std::fma(0.1f, batch[i], 0.9f * running[i]);
 }
 
 }  // namespace holdfast::cuda

@@ -2,10 +2,12 @@
 #include "parallel/device_assignment.hpp"
 
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <sched.h>  // g++ defines _GNU_SOURCE, which cpu_set_t needs
 #include <set>
 #include <unistd.h>
+#include <utility>
 
 #include "core/error.hpp"
 
@@ -18,6 +20,33 @@ constexpr char const* how_to_show_all =
     "or listing all)";
 
 }  // namespace
+
+GpuView gpu_view(std::vector<std::string> uuids) {
+    // The first is made by NVIDIA's kernel module; SLURM sets the others where a job has GPUs.
+    bool expects_one = access("/proc/driver/nvidia/version", F_OK) == 0;
+    for (char const* const name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS"})
+        if (char const* const value = std::getenv(name); value != nullptr && *value != '\0')
+            expects_one = true;
+    return {std::move(uuids), expects_one};
+}
+
+bool chooses_gpus(std::vector<GpuView> const& ranks) {
+    std::size_t num_with = 0;
+    bool expects_one = false;
+    for (GpuView const& rank : ranks) {
+        num_with += rank.uuids.empty() ? 0 : 1;
+        expects_one = expects_one || rank.expects_one;
+    }
+    if (num_with == ranks.size()) return true;
+    require(num_with == 0, ExitCode::do_not_requeue,
+            "{} of {} ranks see a GPU (all must compute on the same kind of device); {}, or use --device cpu",
+            num_with, ranks.size(), how_to_show_all);
+    require(!expects_one, ExitCode::do_not_requeue,
+            "no rank can use a GPU, though there is a driver or the job was given GPUs (training on CPUs "
+            "could take days longer); see whether nvidia-smi and the driver's CUDA version are right, or use "
+            "--device cpu");
+    return false;
+}
 
 int assign_device(int local_rank, std::vector<std::vector<std::string>> const& visible_uuids) {
     int const num_ranks = static_cast<int>(visible_uuids.size());

@@ -13,6 +13,10 @@
 #include "parallel/communicator.hpp"
 #include "parallel/reduction_tree.hpp"
 
+namespace holdfast::cuda {
+class Stream;
+}
+
 namespace holdfast::parallel {
 
 /// Receives the finished sum of elements [offset, offset + sum.size()).
@@ -24,7 +28,7 @@ class GradientExchange {
 
     /// What this rank runs into which buffer in every step.
     virtual BufferPlan const& plan() const = 0;
-    /// Flat gradient of num_floats elements, 4096-byte aligned.
+    /// Flat gradient of num_floats elements, in host memory (4096-byte aligned) or device memory.
     virtual std::span<float> buffer(int index) = 0;
     /// Collective. Called when the plan's actions are done on this rank. On return every element of the sum
     /// has been consumed exactly once on each host, by one of its ranks (or on every rank, where ranks share
@@ -34,13 +38,22 @@ class GradientExchange {
     virtual std::string name() const = 0;
 };
 
+enum class Reduction {
+    exact,  ///< in the tree: the same bits on any number of ranks
+    fast,   ///< in NCCL's own order
+};
+
 struct ExchangeConfig {
     int num_replicas = 1;
     std::size_t num_floats = 0;  ///< a multiple of 16
     int slots = 1;  ///< replicas this rank runs at the same time; must be the same pure function on all ranks
+    Reduction reduction = Reduction::exact;  ///< of gradients in device memory; in host memory always exact
+    cuda::Stream const* device_stream =
+        nullptr;  ///< of the device that holds the gradients; null: host memory
 };
 
-/// Collective. SharedMemoryExchange on one host, MpiExchange on several.
+/// Collective. NcclExchange in device memory; in host memory SharedMemoryExchange on one host, MpiExchange on
+/// several.
 std::unique_ptr<GradientExchange> collective_make_exchange(Communicator const& communicator,
                                                            ExchangeConfig const& config);
 

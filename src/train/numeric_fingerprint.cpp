@@ -14,12 +14,13 @@
 #include "model/resnet_initialization.hpp"
 #include "train/compute_thread.hpp"
 #include "train/replica.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::train {
 namespace {
 
 /// Small enough to cost some 20 ms, wide enough for the vector kernels of convolution, BatchNorm and the linear layer.
-Digest gradient_digest() {
+Digest gradient_digest(ComputeDevice device) {
     model::ResNet const network =
         model::make_resnet({.depth = 18, .width = 16, .num_classes = 10, .in_channels = 3});
     std::vector<float> memory(StateTensors::num_floats(network.layout));
@@ -35,7 +36,20 @@ Digest gradient_digest() {
             batch.images_NCHW.push_back(static_cast<float>((i * 131 + sample * 977) % 255) / 127.0f - 1.0f);
     }
     std::vector<float> gradient(network.layout.num_floats);
-    Replica(network, tensors).train(batch, shape, 1.0f, gradient, GradientWrite::overwrite);
+    if (device.has_device_memory()) {
+        cuda::Stream const& stream = *device.stream;
+        cuda::DeviceFloats const state_there(memory.size());
+        cuda::DeviceFloats const gradient_there(gradient.size());
+        cuda::copy(state_there.data(), memory.data(), std::as_bytes(std::span(memory)).size(), stream);
+        Replica replica(network, StateTensors::in({state_there.data(), state_there.size()}, network.layout),
+                        device);
+        replica.train(batch, shape, 1.0f, {gradient_there.data(), gradient_there.size()},
+                      GradientWrite::overwrite);
+        cuda::copy(gradient.data(), gradient_there.data(), std::as_bytes(std::span(gradient)).size(), stream);
+        stream.synchronize();
+    } else {
+        Replica(network, tensors).train(batch, shape, 1.0f, gradient, GradientWrite::overwrite);
+    }
     return digest_of(std::as_bytes(std::span<float const>(gradient)));
 }
 
@@ -55,13 +69,18 @@ std::string torch_version_loaded() {
 
 std::string cpu_capability() { return at::get_cpu_capability(); }
 
-std::string numeric_fingerprint(int threads) {
+std::string numeric_fingerprint(int threads, ComputeDevice device) {
     prepare_compute_thread(threads);
     nlohmann::ordered_json json;
     json["torch"] = torch_version();
-    json["cpu_capability"] = cpu_capability();
-    json["threads"] = threads;
-    json["gradient_digest"] = gradient_digest().hex();
+    if (device.gpu >= 0) {
+        json["gpu"] = cuda::device_name(device.gpu);
+        json["cudnn"] = cudnn_version();
+    } else {
+        json["cpu_capability"] = cpu_capability();
+        json["threads"] = threads;
+    }
+    json["gradient_digest"] = gradient_digest(device).hex();
     return json.dump();
 }
 

@@ -5,10 +5,13 @@
 
 #include <string>
 
+#include "train/compute_device.hpp"
+
 namespace holdfast::train {
 
-/// JSON of torch version, CPU capability and the digest of the gradient of one small fixed batch, computed with `threads`.
-std::string numeric_fingerprint(int threads);
+/// JSON of torch version, what computes (CPU capability and `threads`, or the GPU's model and cuDNN) and the digest of the
+/// gradient of one small fixed batch, computed there.
+std::string numeric_fingerprint(int threads, ComputeDevice device = {});
 
 /// Version of the LibTorch this program was compiled with, "2.15.0".
 std::string torch_version();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One replica's computation: forward and backward on its samples with its own BatchNorm batch statistics, into a flat gradient
-// buffer. The tensors are views of memory that all replicas of a host share; only gradients and scratch are its own.
+// buffer. The tensors are views of memory that all replicas of a host (on a GPU: of a rank) share; only gradients and scratch are
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +10,11 @@
 
 #include "data/batch_loader.hpp"
 #include "model/resnet.hpp"
+#include "train/compute_device.hpp"
+#include "train/gradient_leaf.hpp"
 #include "train/run_state.hpp"
 
 namespace holdfast::train {
-
-/// Where the tail of a gradient buffer (FlatLayout::tail_begin) carries what. All are summed over the replicas.
-enum Tail : std::size_t {
-    tail_loss = 0,  ///< mean loss of the replica, weighted as its gradient
-    tail_correct,
-    tail_count,
-    tail_not_finite,  ///< replicas with a NaN or infinity in loss or gradient
-    tail_stop,        ///< ranks that were asked to stop
-};
-
-enum class GradientWrite {
-    overwrite,
-    add,  ///< to what the buffer holds: this replica is the right sibling in the reduction tree
-};
 
 struct EvaluationSums {
     double loss = 0;  ///< sum over the samples
@@ -35,14 +24,16 @@ struct EvaluationSums {
 
 class Replica {
   public:
-    /// `tensors` must outlive the replica. To be built and used by one thread, after prepare_compute_thread.
-    Replica(model::ResNet const& network, StateTensors const& tensors);
+    /// `tensors` lie on the device and must outlive the replica. To be built and used by one thread, after
+    /// prepare_compute_thread.
+    Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device = {});
     ~Replica();
     Replica(Replica const&) = delete;
     Replica& operator=(Replica const&) = delete;
 
     /// Writes weight x (gradient, batch means, batch variances, loss) and the counts into `buffer`, of layout.num_floats.
-    /// An empty batch contributes +0.0 everywhere.
+    /// An empty batch contributes +0.0 everywhere. With device memory the work is queued in the device's stream. Throws
+    /// Error(do_not_requeue) if the GPU's memory is too small.
     void train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer,
                GradientWrite write);
 

@@ -15,7 +15,7 @@ namespace holdfast::train {
 class ReplicaSlots::Slot {
   public:
     Slot(model::ResNet const& network, StateTensors const& tensors, int threads)
-        : thread_([this, &network, &tensors, threads] { run(network, tensors, threads); }) {}
+        : thread_([this, &network, tensors, threads] { run(network, tensors, threads); }) {}
 
     ~Slot() {
         {
@@ -72,11 +72,12 @@ class ReplicaSlots::Slot {
 };
 
 ReplicaSlots::ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                           int threads_per_replica) {
+                           int threads_per_replica, ComputeDevice device) {
+    assert(num_slots == 1 || !device.has_device_memory());
     prepare_compute_thread(threads_per_replica);
     require_full_team(threads_per_replica);
     if (num_slots == 1) {
-        only_ = std::make_unique<Replica>(network, tensors);
+        only_ = std::make_unique<Replica>(network, tensors, device);
         return;
     }
     for (int i = 0; i < num_slots; ++i)

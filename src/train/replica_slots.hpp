@@ -15,9 +15,9 @@ class ReplicaSlots {
   public:
     using Job = std::function<void(Replica&)>;
 
-    /// `network` and `tensors` must outlive the slots.
+    /// `network` and the memory of `tensors` must outlive the slots. A GPU runs one replica after the other, so has one slot.
     ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                 int threads_per_replica);
+                 int threads_per_replica, ComputeDevice device = {});
     ~ReplicaSlots();
     ReplicaSlots(ReplicaSlots const&) = delete;
     ReplicaSlots& operator=(ReplicaSlots const&) = delete;

@@ -25,6 +25,8 @@ std::map<std::string, std::string> texts_of(Settings const& settings) {
 
 }  // namespace
 
+std::string log_device(Settings const& settings) { return settings.device == "cuda" ? "GPU0" : "CPU0"; }
+
 void check_ranges(Settings const& settings) {
     std::vector<std::string> problems;
     auto const at_least = [&](char const* name, std::int64_t value, std::int64_t minimum) {
@@ -68,7 +70,7 @@ void check_ranges(Settings const& settings) {
     one_of("model", settings.model, {"resnet18", "resnet34"});
     one_of("reduction", settings.reduction, {"exact", "fast"});
     one_of("tail", settings.tail, {"exact", "pad"});
-    if (settings.reduction == "fast" && settings.device != "cuda")
+    if (settings.reduction == "fast" && settings.device == "cpu")
         problems.push_back("--reduction fast is for GPUs (on CPUs exact is the faster one); leave it away");
     // Settings are stored as JSON, which is UTF-8.
     try {

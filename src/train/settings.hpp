@@ -68,6 +68,9 @@ void for_each_setting(SettingsType& settings, Visitor&& visit) {
     visit("init-digest", result, settings.init_digest);
 }
 
+/// Rank 0's device in log lines, in the tutorial's form: "CPU0" or "GPU0".
+std::string log_device(Settings const& settings);
+
 /// Throws Error(usage) with every value that is out of its range.
 void check_ranges(Settings const& settings);
 

@@ -96,8 +96,10 @@ Outcome Trainer::run() {
         // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
         // rank 0.
         if (parts_.run_directory && options_.digest_every_steps > 0 &&
-            state.step % options_.digest_every_steps == 0)
+            state.step % options_.digest_every_steps == 0) {
+            parts_.training_step.fetch_state();
             parts_.run_directory->record_digest(state);
+        }
 
         bool const ends_epoch = state.step % state.steps_per_epoch == 0;
         if (ends_epoch) bar.clear();
@@ -113,9 +115,9 @@ Outcome Trainer::run() {
     bool const is_evaluated = !state.history.empty() && state.history.back().step == state.step;
     if (is_evaluated) {
         report::TestResult const& test = *state.history.back().test;
-        log::info("{}", report::test_line(log_device, accuracy_of(test.correct, test.count)));
+        log::info("{}", report::test_line(log_device(state.settings), accuracy_of(test.correct, test.count)));
     } else if (auto const sums = collective_evaluate_state()) {
-        log::info("{}", report::test_line(log_device, accuracy_of(*sums)));
+        log::info("{}", report::test_line(log_device(state.settings), accuracy_of(*sums)));
     } else {
         log::info("All steps are done and saved, but not evaluated: asked to stop. 'holdfast eval' does it.");
     }
@@ -195,7 +197,7 @@ bool Trainer::finish_epoch() {
     state.open_epoch = {};
 
     report::EpochSummary summary;
-    summary.device = log_device;
+    summary.device = log_device(state.settings);
     summary.epoch = row.epoch;
     summary.batch_size = state.settings.batch_size;
     summary.num_steps = state.steps_per_epoch;
@@ -268,6 +270,7 @@ void Trainer::save_if_due(bool may_start) {
     if (!is_due || !may_start) return;
     parts_.phases.enter(Phase::save, parts_.state.step);
     schedule_.save_started(now_s());
+    parts_.training_step.fetch_state();
     run->start_save(parts_.state);
 }
 
@@ -280,17 +283,19 @@ bool Trainer::collective_check_if_due() {
 
 void Trainer::collective_check() {
     if (options_.check_replicas_every == 0) return;
+    parts_.phases.enter(Phase::check, parts_.state.step);
     collective_check_replicas(parts_.communicator, parts_.state,
                               parts_.run_directory ? parts_.run_directory->saved_step() : 0, parts_.train_set,
                               parts_.test_set);
 }
 
 void Trainer::collective_save() {
-    parts_.phases.enter(Phase::save, parts_.state.step);
     collective_check();
+    parts_.phases.enter(Phase::save, parts_.state.step);
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;
+        parts_.training_step.fetch_state();
         finish_older_save(*run);
         if (!run->holds(parts_.state)) run->save(parts_.state);
     });

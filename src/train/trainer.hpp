@@ -32,9 +32,6 @@ struct LaunchOptions {
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
 };
 
-/// Rank 0's device in log lines, in the tutorial's form.
-inline constexpr char log_device[] = "CPU0";
-
 struct TrainerParts {
     parallel::Communicator const& communicator;
     data::ImageDataset const& train_set;

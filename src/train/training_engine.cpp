@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "model/resnet_initialization.hpp"
 #include "train/compute_thread.hpp"
+#include "train/device_training_step.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -76,7 +77,8 @@ data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange re
 }
 
 TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
-                               model::ResNetConfig const& config, parallel::LaunchTable const& table)
+                               model::ResNetConfig const& config, parallel::LaunchTable const& table,
+                               ComputeDevice device)
     : replicas_(parallel::replica_range(communicator.rank(), communicator.size(),
                                         static_cast<int>(settings.replicas))),
       network_(model::make_resnet(config)),
@@ -85,17 +87,31 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
       tensors_(StateTensors::in(memory_.floats().first(StateTensors::num_floats(network_.layout)),
                                 network_.layout)) {
     int const threads = static_cast<int>(settings.threads);
-    int const num_slots = replica_slots(table, threads);
+    int const num_slots = device.has_device_memory() ? 1 : replica_slots(table, threads);
+    parallel::Reduction const reduction =
+        settings.reduction == "fast" ? parallel::Reduction::fast : parallel::Reduction::exact;
     exchange_ = parallel::collective_make_exchange(
-        communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots});
+        communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots, reduction,
+                       device.stream});
+    StateTensors where_computed = tensors_;
     communicator.agree([&] {
-        slots_ = std::make_unique<ReplicaSlots>(network_, tensors_, std::min(num_slots, replicas_.size()),
-                                                threads);
+        if (device.has_device_memory()) {
+            device_memory_ = cuda::DeviceFloats(StateTensors::num_floats(network_.layout));
+            where_computed =
+                StateTensors::in({device_memory_.data(), device_memory_.size()}, network_.layout);
+        }
+        slots_ = std::make_unique<ReplicaSlots>(network_, where_computed,
+                                                std::min(num_slots, replicas_.size()), threads, device);
     });
+    if (device.has_device_memory()) {
+        training_step_ = std::make_unique<DeviceTrainingStep>(network_.layout, device, where_computed,
+                                                              tensors_, *exchange_, *slots_, replicas_.begin);
+        return;
+    }
     std::span<float> const tail =
         memory_.floats().subspan(StateTensors::num_floats(network_.layout), model::FlatLayout::tail_size);
-    training_step_ =
-        std::make_unique<TrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_, replicas_.begin);
+    training_step_ = std::make_unique<HostTrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_,
+                                                        replicas_.begin);
 }
 
 void TrainingEngine::initialize(parallel::Communicator const& communicator, std::uint64_t seed) {
@@ -110,6 +126,7 @@ void TrainingEngine::initialize(parallel::Communicator const& communicator, std:
         }
     }
     communicator.barrier_host();
+    training_step_->load_state();
 }
 
 }  // namespace holdfast::train

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch needs to compute: the network, the host-shared tensors, the exchange, and the slots that run this rank's
-// replicas. Assembled once, for train, eval and bench alike.
+// What a launch needs to compute: the network, the tensors (host-shared, and on a GPU once more in its memory), the exchange,
+// and the slots that run this rank's replicas. Assembled once, for train, eval and bench alike.
 #pragma once
 
 #include <memory>
@@ -32,16 +32,18 @@ class TrainingEngine {
   public:
     /// Collective. `settings` are complete (no 0 for replicas or threads). Tensors are zero: initialize or load them next.
     TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
-                   model::ResNetConfig const& config, parallel::LaunchTable const& table);
+                   model::ResNetConfig const& config, parallel::LaunchTable const& table,
+                   ComputeDevice device = {});
 
     model::ResNet const& network() const { return network_; }
+    /// In host memory. What the replicas compute with lies on the device: TrainingStep::load_state and fetch_state.
     StateTensors const& tensors() const { return tensors_; }
     parallel::GradientExchange& exchange() { return *exchange_; }
     ReplicaSlots& slots() { return *slots_; }
     TrainingStep& training_step() { return *training_step_; }
     parallel::ReplicaRange replicas() const { return replicas_; }
 
-    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1.
+    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1; loaded.
     void initialize(parallel::Communicator const& communicator, std::uint64_t seed);
 
   private:
@@ -49,6 +51,7 @@ class TrainingEngine {
     model::ResNet network_;
     parallel::HostSharedMemory memory_;
     StateTensors tensors_;
+    cuda::DeviceFloats device_memory_;  ///< the tensors again, where the replicas compute on a device
     std::unique_ptr<parallel::GradientExchange> exchange_;
     std::unique_ptr<ReplicaSlots> slots_;
     std::unique_ptr<TrainingStep> training_step_;

@@ -14,12 +14,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void add_into(std::span<float> target, std::span<float const> source) {
-    float* const __restrict t = target.data();
-    float const* const __restrict s = source.data();
-    for (std::size_t i = 0; i < target.size(); ++i) t[i] += s[i];
-}
-
 /// Calls action(begin, part) with the part of [offset, offset + sum.size()) that lies in [begin, end).
 template <typename Action>
 void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin, std::size_t end,
@@ -31,17 +25,9 @@ void in_range(std::size_t offset, std::span<float const> sum, std::size_t begin,
 
 }  // namespace
 
-TrainingStep::TrainingStep(model::FlatLayout const& layout, StateTensors const& tensors,
-                           std::span<float> tail, parallel::GradientExchange& exchange, ReplicaSlots& slots,
-                           int first_replica)
-    : layout_(layout),
-      tensors_(tensors),
-      tail_(tail),
-      exchange_(exchange),
-      slots_(slots),
-      first_replica_(first_replica) {
-    assert(tail.size() == model::FlatLayout::tail_size);
-}
+TrainingStep::TrainingStep(model::FlatLayout const& layout, parallel::GradientExchange& exchange,
+                           ReplicaSlots& slots, int first_replica)
+    : layout_(layout), exchange_(exchange), slots_(slots), first_replica_(first_replica) {}
 
 StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
                              bool ask_to_stop) {
@@ -51,7 +37,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     compute(batch, shape);
     if (ask_to_stop) {
         int const own_buffer = exchange_.plan().partial_sums.front().buffer;
-        exchange_.buffer(own_buffer)[layout_.tail_begin + tail_stop] += 1.0f;
+        add_one(exchange_.buffer(own_buffer).data() + layout_.tail_begin + tail_stop);
     }
     result.compute_s = seconds_since(start);
 
@@ -61,11 +47,12 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
         [&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
     result.exchange_s = seconds_since(exchange_start);
 
-    result.loss = tail_[tail_loss];
-    result.samples = static_cast<std::int64_t>(tail_[tail_count]);
-    result.correct = static_cast<std::int64_t>(tail_[tail_correct]);
-    result.is_finite = tail_[tail_not_finite] == 0.0f;
-    result.stop_requested = tail_[tail_stop] != 0.0f;
+    std::span<float const> const sums = read_tail();
+    result.loss = sums[tail_loss];
+    result.samples = static_cast<std::int64_t>(sums[tail_count]);
+    result.correct = static_cast<std::int64_t>(sums[tail_correct]);
+    result.is_finite = sums[tail_not_finite] == 0.0f;
+    result.stop_requested = sums[tail_stop] != 0.0f;
     return result;
 }
 
@@ -78,7 +65,7 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
             phases_->enter(Phase::compute, batch.step);
             next_slot = 0;
         } else if (action.kind == Kind::add) {
-            add_into(exchange_.buffer(action.buffer), exchange_.buffer(action.from_buffer));
+            add(exchange_.buffer(action.buffer), exchange_.buffer(action.from_buffer));
         } else {
             data::ReplicaBatch const& mine =
                 batch.replicas[static_cast<std::size_t>(action.replica - first_replica_)];
@@ -94,22 +81,35 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
     }
 }
 
-void TrainingStep::consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) {
-    in_range(offset, sum, 0, layout_.means_begin, [&](std::size_t begin, std::span<float const> gradient) {
+HostTrainingStep::HostTrainingStep(model::FlatLayout const& layout, StateTensors const& tensors,
+                                   std::span<float> tail, parallel::GradientExchange& exchange,
+                                   ReplicaSlots& slots, int first_replica)
+    : TrainingStep(layout, exchange, slots, first_replica), tensors_(tensors), tail_(tail) {
+    assert(tail.size() == model::FlatLayout::tail_size);
+}
+
+void HostTrainingStep::add(std::span<float> target, std::span<float const> source) {
+    float* const __restrict t = target.data();
+    float const* const __restrict s = source.data();
+    for (std::size_t i = 0; i < target.size(); ++i) t[i] += s[i];
+}
+
+void HostTrainingStep::consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) {
+    in_range(offset, sum, 0, layout().means_begin, [&](std::size_t begin, std::span<float const> gradient) {
         optim::sgd_step(tensors_.parameters.subspan(begin, gradient.size()),
                         tensors_.momentum.subspan(begin, gradient.size()), gradient, momentum, lr);
     });
-    in_range(offset, sum, layout_.means_begin, layout_.variances_begin,
+    in_range(offset, sum, layout().means_begin, layout().variances_begin,
              [&](std::size_t begin, std::span<float const> means) {
                  optim::update_running_mean(tensors_.statistics.subspan(begin, means.size()), means);
              });
-    in_range(offset, sum, layout_.variances_begin, layout_.tail_begin,
+    in_range(offset, sum, layout().variances_begin, layout().tail_begin,
              [&](std::size_t begin, std::span<float const> variances) {
-                 std::size_t const variances_offset = layout_.variances_begin - layout_.means_begin;
+                 std::size_t const variances_offset = layout().variances_begin - layout().means_begin;
                  optim::update_running_variance(
                      tensors_.statistics.subspan(variances_offset + begin, variances.size()), variances);
              });
-    in_range(offset, sum, layout_.tail_begin, layout_.num_floats,
+    in_range(offset, sum, layout().tail_begin, layout().num_floats,
              [&](std::size_t begin, std::span<float const> tail) {
                  std::copy(tail.begin(), tail.end(), tail_.begin() + static_cast<std::ptrdiff_t>(begin));
              });

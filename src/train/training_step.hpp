@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of the run on this rank: its replicas compute, the gradients are summed over all replicas, and each rank updates
-// its piece of the shared parameters as the sum arrives.
+// One step of the run on this rank: its replicas compute, the gradients are summed over all replicas, and parameters, momentum
+// and running statistics are updated as the sum arrives. On CPUs each rank updates its piece of what the host shares
+// (HostTrainingStep); on GPUs each rank has all of it in its device's memory (DeviceTrainingStep).
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,9 @@ struct StepResult {
 
 class TrainingStep {
   public:
-    /// `tail` is host-shared memory of FlatLayout::tail_size floats that receives the step's sums.
-    TrainingStep(model::FlatLayout const& layout, StateTensors const& tensors, std::span<float> tail,
-                 parallel::GradientExchange& exchange, ReplicaSlots& slots, int first_replica);
+    TrainingStep(model::FlatLayout const& layout, parallel::GradientExchange& exchange, ReplicaSlots& slots,
+                 int first_replica);
+    virtual ~TrainingStep() = default;
 
     /// Collective. Parameters, momentum and statistics are updated on return, on all ranks alike.
     StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
@@ -37,18 +38,47 @@ class TrainingStep {
     /// Tells `phases` from now on what this rank is at. It must outlive the step.
     void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
+    /// Makes the state that lies in host memory the one the steps go on with. Every rank must, after it was written there.
+    virtual void load_state() = 0;
+    /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
+    virtual void fetch_state() = 0;
+
+  protected:
+    model::FlatLayout const& layout() const { return layout_; }
+
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);
-    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr);
+    virtual void add(std::span<float> target, std::span<float const> source) = 0;
+    virtual void add_one(float* place) = 0;
+    virtual void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) = 0;
+    /// FlatLayout::tail_size sums of the last step, in host memory.
+    virtual std::span<float const> read_tail() = 0;
 
     model::FlatLayout const& layout_;
-    StateTensors tensors_;
-    std::span<float> tail_;
     parallel::GradientExchange& exchange_;
     ReplicaSlots& slots_;
     int first_replica_;
     PhaseBoard unwatched_;
     PhaseBoard* phases_ = &unwatched_;
+};
+
+class HostTrainingStep : public TrainingStep {
+  public:
+    /// `tail` is host-shared memory of FlatLayout::tail_size floats that receives the step's sums.
+    HostTrainingStep(model::FlatLayout const& layout, StateTensors const& tensors, std::span<float> tail,
+                     parallel::GradientExchange& exchange, ReplicaSlots& slots, int first_replica);
+
+    void load_state() override {}
+    void fetch_state() override {}
+
+  private:
+    void add(std::span<float> target, std::span<float const> source) override;
+    void add_one(float* place) override { *place += 1.0f; }
+    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    std::span<float const> read_tail() override { return tail_; }
+
+    StateTensors tensors_;
+    std::span<float> tail_;
 };
 
 }  // namespace holdfast::train

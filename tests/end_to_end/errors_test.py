@@ -89,8 +89,7 @@ class Arguments(ErrorsTest):
             "run in a loop of links": ([*NARROW, "--run", loop], 93, [str(loop), "--run"]),
             "run below a loop of links": ([*NARROW, "--run", loop / "run"], 93, [str(loop), "--run"]),
             "network too wide": (narrow(width=1_000_000), 93, ["--width 1000000", "GB", "lower --width"]),
-            "no GPU training yet": (narrow(device="cuda"), 93, ["--device cuda", "--device cpu"]),
-            "fast reduction on CPUs": (narrow(reduction="fast"), 2, ["--reduction fast"]),
+            "fast reduction on CPUs": (narrow(device="cpu", reduction="fast"), 2, ["--reduction fast"]),
             "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
         }
         before = holdfast_run.result_below(run)
@@ -116,6 +115,26 @@ class Arguments(ErrorsTest):
             first, last = ended.stderr.splitlines()[0], ended.stderr.splitlines()[-1]
             self.assertTrue(first.startswith(f"error: --data {missing}"), ended)
             self.assertTrue(last.startswith(f"Ended with exit code 93: --data {missing}"), ended)
+
+    def test_gpus_that_are_not_there(self):
+        """On a machine with GPUs they are hidden, as CUDA can."""
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        has_cuda = json.loads(self.run_ok("info", "--json").stdout)["cuda"] != "none"
+        why = "sees a GPU" if has_cuda else "built without CUDA"
+        self.assert_train_fails(narrow(device="cuda"), 93, "--device cuda", "--device cpu", why, env=hidden)
+        for command in (["bench", "--data", "synthetic:8"], ["eval", self.run_dir]):
+            launch = holdfast_run.start(*command, "--device", "cuda", ranks=2, env=hidden)
+            self.assert_launch_fails(launch, 93, "--device cuda", "--device cpu", why)
+        # A job with GPUs that trains on CPUs is a mistake, unless it was said.
+        job = hidden | {"SLURM_JOB_GPUS": "0"}
+        if has_cuda:
+            self.assert_train_fails(narrow(device="auto"), 93, "no rank can use a GPU", "--device cpu", env=job)
+        else:
+            ended = self.run_ok("train", *narrow(device="auto"), "--dry-run", "--run", self.folder / "x", ranks=2, env=job)
+            self.assertIn("warning: there are GPUs here", ended.stderr)
+        self.run_ok("train", *narrow(device="cpu"), "--dry-run", "--run", self.folder / "x", ranks=2, env=job)
+        if not Path("/proc/driver/nvidia/version").exists():
+            self.assert_train_fails(narrow(device="auto", reduction="fast"), 93, "--reduction fast", "CPUs", env=hidden)
 
     def test_processes_that_do_not_know_of_each_other(self):
         env = {"SLURM_STEP_NUM_TASKS": 2, "SLURM_PROCID": 0}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The promise of the whole: a run of V replicas has the same bits on any number of ranks, on any hosts, with its replicas at
-// the same time or in turn. The reference is one process that knows no MPI and runs all replicas one after the other.
+// the same time or in turn, on CPUs or with the path that GPUs take (here on the host implementation of the device runtime and
+// the stand-in NCCL). The reference is one process that knows no MPI and runs all replicas one after the other.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -60,10 +61,17 @@ Settings settings_of(Case const& c) {
     return settings;
 }
 
-TrainingEngine collective_make_engine(Communicator const& communicator, Case const& c, int slots) {
+TrainingEngine collective_make_engine(Communicator const& communicator, Case const& c, int slots,
+                                      ComputeDevice device = {}) {
     parallel::LaunchTable const table =
         test::launch_table_of(collective_hosts(communicator), slots * c.threads, c.num_replicas);
-    return TrainingEngine(communicator, settings_of(c), {c.depth, 4, 10, 3}, table);
+    return TrainingEngine(communicator, settings_of(c), {c.depth, 4, 10, 3}, table, device);
+}
+
+/// What GPUs run, in host memory.
+ComputeDevice device_in_host_memory() {
+    static cuda::Stream const stream;
+    return {.stream = &stream};
 }
 
 /// All that a run leaves: parameters, momentum, running statistics, and after them each step's loss.
@@ -74,8 +82,9 @@ struct Result {
 
 /// Two parts of three steps. The last step of the first has V + 1 samples, so that one replica gets two of them; that of the
 /// second V - 1, so that one replica gets none.
-Result collective_train(Communicator const& communicator, Case const& c, int slots) {
-    TrainingEngine engine = collective_make_engine(communicator, c, slots);
+Result collective_train(Communicator const& communicator, Case const& c, int slots,
+                        ComputeDevice device = {}) {
+    TrainingEngine engine = collective_make_engine(communicator, c, slots, device);
     engine.initialize(communicator, static_cast<std::uint64_t>(c.seed));
     Result result;
     std::vector<float> losses;
@@ -101,9 +110,15 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
             result.counts.push_back(done.correct);
         }
     }
-    for (std::span<float> const part :
-         {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
-        result.state.insert(result.state.end(), part.begin(), part.end());
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+        communicator
+            .barrier();  // on devices each rank has a state of its own: one after the other shows it to its host
+        if (rank != communicator.rank()) continue;
+        engine.training_step().fetch_state();
+        for (std::span<float> const part :
+             {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+            result.state.insert(result.state.end(), part.begin(), part.end());
+    }
     result.state.insert(result.state.end(), losses.begin(), losses.end());
     communicator.barrier();  // the host's memory is copied by all before it goes
     return result;
@@ -138,12 +153,12 @@ void expect_same(Result const& result, Result const& reference) {
                   << ": " << result.state[first] << " in place of " << reference.state[first];
 }
 
-void collective_check(Communicator const& world, Case const& c, int slots) {
+void collective_check(Communicator const& world, Case const& c, int slots, ComputeDevice device = {}) {
     if (c.num_replicas < world.size()) return;
     SCOPED_TRACE(testing::Message() << c << ", " << slots << " slots, rank " << world.rank() << " of "
                                     << world.size() << " on " << world.num_hosts() << " hosts");
     Result const& reference = collective_reference(world, c);
-    expect_same(collective_train(world, c, slots), reference);
+    expect_same(collective_train(world, c, slots, device), reference);
 }
 
 /// Hosts of so many ranks, in turn: {1, 3} is 1, 3, 1, 3 ... ranks.
@@ -186,6 +201,17 @@ TEST(TrainingBits, OfADeeperNetworkAndOfSeveralThreads) {
     collective_check(world, {.num_replicas = 4, .threads = 2}, 2);
 }
 
+TEST(TrainingBits, OnDevices) {
+    Communicator const world = Communicator::collective_world();
+    for (int num_replicas : {4, 5, 6}) collective_check(world, {num_replicas}, 1, device_in_host_memory());
+    collective_check(world, {.num_replicas = 6, .depth = 34}, 1, device_in_host_memory());
+}
+
+TEST(TrainingBits, OnDevicesOfSeveralHosts) {
+    Communicator const world = Communicator::collective_world(hosts_of_sizes({1, 3}));
+    collective_check(world, {5}, 1, device_in_host_memory());
+}
+
 /// A comparison that accepts everything would pass all of the above.
 TEST(TrainingBits, OfAnotherRunAreOthers) {
     if (world_rank() != 0) return;
@@ -208,9 +234,10 @@ TEST(GradientMemory, OfOneRankWithManyReplicasGrowsWithTheDepthOfTheTree) {
 TEST(EvaluationBits, AreThoseOfOneRank) {
     for (std::vector<int> const& sizes : {std::vector{6}, std::vector{1}, std::vector{2, 1}}) {
         Communicator const world = Communicator::collective_world(hosts_of_sizes(sizes));
-        for (int slots : {1, 2}) {
+        for (auto const& [slots, device] :
+             {std::pair{1, ComputeDevice{}}, {2, ComputeDevice{}}, {1, device_in_host_memory()}}) {
             Case const c{.num_replicas = 6};
-            TrainingEngine engine = collective_make_engine(world, c, slots);
+            TrainingEngine engine = collective_make_engine(world, c, slots, device);
             engine.initialize(world, 3);
             for (auto const& [size, batch] :
                  {std::pair{31, 4}, std::pair{7, 1}, std::pair{3, 1}, std::pair{2, 128}, std::pair{1, 1}}) {

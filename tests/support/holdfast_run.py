@@ -28,7 +28,7 @@ def narrow(data: str = "synthetic:47", **changes) -> list[str]:
     """Flags of a small run with all that is odd: 5 replicas, 4 steps an epoch, a last batch of 2 samples (3 replicas get none), and
     9 test images in batches of 2. narrow(lr=1) is the same with --lr 1.
     """
-    flags = {"data": data, "model": "resnet18", "width": 4, "replicas": 5, "batch_size": 3, "threads": 1}
+    flags = {"data": data, "model": "resnet18", "width": 4, "replicas": 5, "batch_size": 3, "threads": 1, "device": "cpu"}
     flags |= {"eval_batch_size": 2, "lr": 0.05, "lr_step_size": 2, "progress": "never"} | changes
     return [part for name, value in flags.items() for part in ("--" + name.replace("_", "-"), str(value))]
 

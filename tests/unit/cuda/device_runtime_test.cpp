@@ -78,6 +78,78 @@ TEST(DeviceRuntime, StepsAsTorchDoes) {
     }
 }
 
+TEST(DeviceRuntime, WritesAndAddsLeavesUnfused) {
+    constexpr std::size_t count = 1000;
+    constexpr float scale = 0.3f;
+    Stream stream;
+    DeviceFloats leaf(count), source(count), not_finite(1);
+    bool fusing_would_differ = false;
+    for (std::size_t i = 0; i < count; ++i) source.data()[i] = test::leaf(0, 0, i);
+    write_leaf(leaf.data(), source.data(), count, scale, LeafWrite::overwrite, not_finite.data(), stream);
+    for (std::size_t i = 0; i < count; ++i)
+        ASSERT_TRUE(test::same_bits(leaf.data()[i], scale * source.data()[i]));
+    for (std::size_t i = 0; i < count; ++i) source.data()[i] = test::leaf(0, 1, i);
+    write_leaf(leaf.data(), source.data(), count, scale, LeafWrite::add, not_finite.data(), stream);
+    for (std::size_t i = 0; i < count; ++i) {
+        float const before = scale * test::leaf(0, 0, i);
+        float const volatile product = scale * source.data()[i];
+        float const expected = before + product;
+        fusing_would_differ = fusing_would_differ || std::fma(scale, source.data()[i], before) != expected;
+        ASSERT_TRUE(test::same_bits(leaf.data()[i], expected));
+    }
+    EXPECT_TRUE(fusing_would_differ);
+    EXPECT_EQ(not_finite.data()[0], 0.0f);
+}
+
+TEST(DeviceRuntime, ALeafOfNothingIsPlusZero) {
+    Stream stream;
+    DeviceFloats leaf(3);
+    leaf.data()[0] = 2.0f;
+    leaf.data()[1] = -0.0f;
+    write_leaf(leaf.data(), nullptr, 3, 1.0f, LeafWrite::add, nullptr, stream);
+    EXPECT_EQ(leaf.data()[0], 2.0f);
+    EXPECT_FALSE(std::signbit(leaf.data()[1]));
+    fill_with_zero(leaf.data(), 2, stream);
+    EXPECT_EQ(leaf.data()[0], 0.0f);
+}
+
+TEST(DeviceRuntime, NoticesWhatIsNotFinite) {
+    Stream stream;
+    for (float const bad : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
+        DeviceFloats leaf(10), source(10), not_finite(1);
+        source.data()[9] = bad;
+        write_leaf(leaf.data(), source.data(), 9, 1.0f, LeafWrite::overwrite, not_finite.data(), stream);
+        EXPECT_EQ(not_finite.data()[0], 0.0f);
+        write_leaf(leaf.data(), source.data(), 10, 1.0f, LeafWrite::overwrite, not_finite.data(), stream);
+        EXPECT_EQ(not_finite.data()[0], 1.0f) << bad;
+        write_leaf(leaf.data(), source.data(), 9, 1.0f, LeafWrite::overwrite, not_finite.data(), stream);
+        EXPECT_EQ(not_finite.data()[0], 1.0f) << "it stays noticed";
+    }
+}
+
+TEST(DeviceRuntime, UpdatesRunningStatisticsAsTorchDoes) {
+    constexpr std::size_t count = 1000;
+    Stream stream;
+    DeviceFloats mean(count), variance(count), batch(count);
+    std::vector<float> expected_mean(count), expected_variance(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        mean.data()[i] = test::leaf(0, 0, i);
+        variance.data()[i] = std::fabs(test::leaf(0, 1, i));
+        batch.data()[i] = test::leaf(0, 2, i);
+        float const volatile from_batch = 0.1f * batch.data()[i];
+        float const volatile from_mean = 0.9f * mean.data()[i];
+        float const volatile from_variance = 0.9f * variance.data()[i];
+        expected_mean[i] = from_batch + from_mean;
+        expected_variance[i] = std::fma(0.1f, batch.data()[i], from_variance);
+    }
+    update_running_mean(mean.data(), batch.data(), count, stream);
+    update_running_variance(variance.data(), batch.data(), count, stream);
+    for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_TRUE(test::same_bits(mean.data()[i], expected_mean[i]));
+        ASSERT_TRUE(test::same_bits(variance.data()[i], expected_variance[i]));
+    }
+}
+
 TEST(DeviceRuntime, MemoryIsZeroAlignedAndMovable) {
     DeviceFloats a(100);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.data()) % 256, 0u);

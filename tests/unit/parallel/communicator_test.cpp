@@ -27,8 +27,6 @@ TEST(CommunicatorWithoutMpi, IsOneRankOnOneHost) {
     one.barrier_host();
     EXPECT_THAT(one.all_gather("mine"), testing::ElementsAre("mine"));
     EXPECT_EQ(one.broadcast(std::string("text"), 0), "text");
-    EXPECT_TRUE(one.broadcast(true, 0));
-    EXPECT_FALSE(one.broadcast(false, 0));
 }
 
 TEST(CommunicatorWithoutMpi, AgreeThrowsTheError) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/device_assignment.hpp"
 
+#include <cstdlib>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,6 +45,40 @@ TEST(AssignDevice, RefusesWithTheWayOut) {
     EXPECT_THAT(refusal({{"a", "b", "c"}, {"a", "b", "c"}, {"a", "b"}}), testing::HasSubstr("sees only 2"));
     EXPECT_THAT(refusal({{"a", "b", "c"}, {"a", "b", "c"}, {"a", "b"}}),
                 testing::HasSubstr("--gpus-per-node"));
+}
+
+TEST(ChoosesGpus, IfEveryRankHasOne) {
+    EXPECT_TRUE(chooses_gpus({{{"a"}, true}, {{"a", "b"}, false}}));
+    EXPECT_FALSE(chooses_gpus({{{}, false}, {{}, false}}));
+}
+
+TEST(ChoosesGpus, RefusesToFallBackWhereThatCouldBeAMistake) {
+    auto const refusal_of = [](std::vector<GpuView> const& ranks) -> std::string {
+        try {
+            chooses_gpus(ranks);
+        } catch (Error const& error) {
+            EXPECT_EQ(error.code(), ExitCode::do_not_requeue);
+            return error.what();
+        }
+        return "accepted";
+    };
+    EXPECT_THAT(refusal_of({{{"a"}, true}, {{}, true}, {{}, false}}),
+                testing::HasSubstr("1 of 3 ranks see a GPU"));
+    EXPECT_THAT(refusal_of({{{"a"}, false}, {{}, false}}), testing::HasSubstr("--device cpu"));
+    EXPECT_THAT(refusal_of({{{}, false}, {{}, true}}), testing::HasSubstr("no rank can use a GPU"));
+    EXPECT_THAT(refusal_of({{{}, true}}), testing::HasSubstr("--device cpu"));
+}
+
+TEST(GpuView, ExpectsWhatTheJobWasGiven) {
+    bool const has_driver = gpu_view({}).expects_one;
+    for (char const* const name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS"}) {
+        setenv(name, "0,1", 1);
+        EXPECT_TRUE(gpu_view({"a"}).expects_one) << name;
+        setenv(name, "", 1);
+        EXPECT_EQ(gpu_view({}).expects_one, has_driver) << name;
+        unsetenv(name);
+    }
+    EXPECT_EQ(gpu_view({"a", "b"}).uuids, (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(Cores, TextGoesBothWays) {

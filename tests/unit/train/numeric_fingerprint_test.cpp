@@ -14,6 +14,11 @@ TEST(NumericFingerprint, IsTheSameEachTime) {
         EXPECT_EQ(numeric_fingerprint(threads), numeric_fingerprint(threads)) << threads;
 }
 
+TEST(NumericFingerprint, OfTheDevicePathIsTheHostsInHostMemory) {
+    cuda::Stream const stream;
+    EXPECT_EQ(numeric_fingerprint(1, {.stream = &stream}), numeric_fingerprint(1));
+}
+
 TEST(NumericFingerprint, SaysWhatTheBitsDependOn) {
     nlohmann::json const json = nlohmann::json::parse(numeric_fingerprint(2));
     EXPECT_EQ(json.at("torch"), torch_version());

@@ -18,19 +18,21 @@ using test::equal_bytes;
 using test::image_shape;
 using test::random_batch;
 
-class ReplicaTest : public testing::Test {
+/// Both ways of writing: that of CPUs, and that of GPUs on the host implementation of the device runtime.
+class ReplicaTest : public testing::TestWithParam<bool> {
   protected:
     ReplicaTest() { prepare_compute_thread(1); }
 
     /// By a replica that has computed nothing before, unless one is passed.
     std::vector<float> trained(ReplicaBatch const& batch, float weight, Replica* replica = nullptr) {
         std::vector<float> buffer(layout().num_floats);
-        Replica fresh(small_.network, small_.tensors);
+        Replica fresh(small_.network, small_.tensors, device());
         (replica != nullptr ? *replica : fresh)
             .train(batch, image_shape, weight, buffer, GradientWrite::overwrite);
         return buffer;
     }
 
+    ComputeDevice device() const { return {.stream = GetParam() ? &stream_ : nullptr}; }
     model::FlatLayout const& layout() const { return small_.network.layout; }
     float tail(std::vector<float> const& buffer, Tail index) const {
         return buffer[layout().tail_begin + index];
@@ -38,9 +40,12 @@ class ReplicaTest : public testing::Test {
     void make_logits_the_bias() { std::ranges::fill(small_.parameter("fc.weight"), 0.0f); }
 
     test::SmallNetwork small_;
+    cuda::Stream stream_;
 };
+INSTANTIATE_TEST_SUITE_P(InMemoryOf, ReplicaTest, testing::Values(false, true),
+                         [](auto const& test) { return test.param ? "Device" : "Host"; });
 
-TEST_F(ReplicaTest, FillsEveryPartOfTheBuffer) {
+TEST_P(ReplicaTest, FillsEveryPartOfTheBuffer) {
     std::vector<float> const buffer = trained(random_batch(4, 1), 1.0f);
     for (auto const* part : {&layout().parameters, &layout().running_variances})
         for (model::FlatTensor const& tensor : *part) {
@@ -53,7 +58,7 @@ TEST_F(ReplicaTest, FillsEveryPartOfTheBuffer) {
     EXPECT_EQ(tail(buffer, tail_stop), 0.0f);
 }
 
-TEST_F(ReplicaTest, GradientsLieWhereTheLayoutSays) {
+TEST_P(ReplicaTest, GradientsLieWhereTheLayoutSays) {
     // Without fc.weight all samples have the same logits: d loss / d bias_k is the softmax of the bias less the share of class k.
     make_logits_the_bias();
     std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
@@ -72,7 +77,7 @@ TEST_F(ReplicaTest, GradientsLieWhereTheLayoutSays) {
     for (std::size_t i = 0; i < stem.size; ++i) EXPECT_EQ(buffer[stem.offset + i], 0.0f);
 }
 
-TEST_F(ReplicaTest, CountsWhatItGotRight) {
+TEST_P(ReplicaTest, CountsWhatItGotRight) {
     make_logits_the_bias();
     std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
     small_.parameter("fc.bias")[7] = 1.0f;
@@ -81,7 +86,7 @@ TEST_F(ReplicaTest, CountsWhatItGotRight) {
     EXPECT_EQ(tail(trained(batch, 1.0f), tail_correct), 3.0f);
 }
 
-TEST_F(ReplicaTest, TheWeightScalesGradientStatisticsAndLossButNoCounts) {
+TEST_P(ReplicaTest, TheWeightScalesGradientStatisticsAndLossButNoCounts) {
     ReplicaBatch const batch = random_batch(3, 1);
     std::vector<float> const whole = trained(batch, 1.0f);
     std::vector<float> quarter = trained(batch, 0.25f);
@@ -90,8 +95,8 @@ TEST_F(ReplicaTest, TheWeightScalesGradientStatisticsAndLossButNoCounts) {
     EXPECT_TRUE(equal_bytes(quarter, whole));
 }
 
-TEST_F(ReplicaTest, IsAFunctionOfItsBatch) {
-    Replica replica(small_.network, small_.tensors);
+TEST_P(ReplicaTest, IsAFunctionOfItsBatch) {
+    Replica replica(small_.network, small_.tensors, device());
     std::vector<float> const first = trained(random_batch(4, 1), 0.3f, &replica);
     for (std::uint32_t seed = 2; seed < 5; ++seed) trained(random_batch(seed, seed), 0.3f, &replica);
     EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f, &replica), first));
@@ -99,22 +104,22 @@ TEST_F(ReplicaTest, IsAFunctionOfItsBatch) {
     EXPECT_FALSE(equal_bytes(trained(random_batch(4, 2), 0.3f), first));
 }
 
-TEST_F(ReplicaTest, ChangesNeitherParametersNorRunningStatistics) {
+TEST_P(ReplicaTest, ChangesNeitherParametersNorRunningStatistics) {
     std::vector<float> const before = small_.memory;
     trained(random_batch(4, 1), 1.0f);
     EXPECT_TRUE(equal_bytes(small_.memory, before));
 }
 
-TEST_F(ReplicaTest, AnEmptyBatchIsZeroEverywhere) {
-    Replica replica(small_.network, small_.tensors);
+TEST_P(ReplicaTest, AnEmptyBatchIsZeroEverywhere) {
+    Replica replica(small_.network, small_.tensors, device());
     std::vector<float> buffer = test::random_floats(layout().num_floats, 1);
     buffer[3] = std::numeric_limits<float>::quiet_NaN();
     replica.train({}, image_shape, 0.0f, buffer, GradientWrite::overwrite);
     EXPECT_TRUE(equal_bytes(buffer, std::vector<float>(layout().num_floats)));  // +0: a byte for byte zero
 }
 
-TEST_F(ReplicaTest, AnEmptyBatchAddsPlusZero) {
-    Replica replica(small_.network, small_.tensors);
+TEST_P(ReplicaTest, AnEmptyBatchAddsPlusZero) {
+    Replica replica(small_.network, small_.tensors, device());
     std::vector<float> buffer = test::random_floats(layout().num_floats, 1);
     for (std::size_t i = 0; i < buffer.size(); i += 5) buffer[i] = -0.0f;
     std::vector<float> expected = buffer;
@@ -123,7 +128,7 @@ TEST_F(ReplicaTest, AnEmptyBatchAddsPlusZero) {
     EXPECT_TRUE(equal_bytes(buffer, expected));
 }
 
-TEST_F(ReplicaTest, AddingHasTheBitsOfALeafWrittenFirstAndAddedLater) {
+TEST_P(ReplicaTest, AddingHasTheBitsOfALeafWrittenFirstAndAddedLater) {
     ReplicaBatch const left = random_batch(3, 1);
     ReplicaBatch const right = random_batch(2, 2);
     std::vector<float> expected = trained(left, 0.6f);
@@ -131,14 +136,14 @@ TEST_F(ReplicaTest, AddingHasTheBitsOfALeafWrittenFirstAndAddedLater) {
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += leaf[i];
 
     std::vector<float> buffer(layout().num_floats);
-    Replica replica(small_.network, small_.tensors);
+    Replica replica(small_.network, small_.tensors, device());
     replica.train(left, image_shape, 0.6f, buffer, GradientWrite::overwrite);
     replica.train(right, image_shape, 0.4f, buffer, GradientWrite::add);
     EXPECT_TRUE(equal_bytes(buffer, expected));
     EXPECT_EQ(tail(buffer, tail_count), 5.0f);
 }
 
-TEST_F(ReplicaTest, SaysThatItIsNotFinite) {
+TEST_P(ReplicaTest, SaysThatItIsNotFinite) {
     for (float const bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         ReplicaBatch batch = random_batch(3, 1);
@@ -149,8 +154,8 @@ TEST_F(ReplicaTest, SaysThatItIsNotFinite) {
     EXPECT_EQ(tail(trained(random_batch(3, 1), 1.0f), tail_not_finite), 1.0f);
 }
 
-TEST_F(ReplicaTest, NothingOfANaNIsLeftInTheNextStep) {
-    Replica replica(small_.network, small_.tensors);
+TEST_P(ReplicaTest, NothingOfANaNIsLeftInTheNextStep) {
+    Replica replica(small_.network, small_.tensors, device());
     ReplicaBatch bad = random_batch(3, 1);
     bad.images_NCHW[2000] = std::numeric_limits<float>::quiet_NaN();
     trained(bad, 1.0f, &replica);
@@ -160,8 +165,8 @@ TEST_F(ReplicaTest, NothingOfANaNIsLeftInTheNextStep) {
     EXPECT_TRUE(equal_bytes(after, trained(good, 1.0f)));
 }
 
-TEST_F(ReplicaTest, EvaluationUsesTheRunningStatisticsAndCountsEachSample) {
-    Replica replica(small_.network, small_.tensors);
+TEST_P(ReplicaTest, EvaluationUsesTheRunningStatisticsAndCountsEachSample) {
+    Replica replica(small_.network, small_.tensors, device());
     ReplicaBatch const batch = random_batch(5, 1);
     std::vector<float> const before = small_.memory;
     EvaluationSums const sums = replica.evaluate(batch, image_shape);
@@ -190,12 +195,13 @@ TEST_F(ReplicaTest, EvaluationUsesTheRunningStatisticsAndCountsEachSample) {
     EXPECT_NE(replica.evaluate(batch, image_shape).loss, sums.loss);
 }
 
-TEST_F(ReplicaTest, EvaluationSumsTheLosses) {
+TEST_P(ReplicaTest, EvaluationSumsTheLosses) {
     make_logits_the_bias();
     std::ranges::fill(small_.parameter("fc.bias"), 0.0f);
     ReplicaBatch batch = random_batch(4, 0);
     batch.labels_N = {0, 0, 5, 0};
-    EvaluationSums const sums = Replica(small_.network, small_.tensors).evaluate(batch, image_shape);
+    EvaluationSums const sums =
+        Replica(small_.network, small_.tensors, device()).evaluate(batch, image_shape);
     EXPECT_NEAR(sums.loss, 4 * std::log(10.0), 1e-5);
     EXPECT_EQ(sums.correct, 3);  // the first of equal logits wins
 }

@@ -150,6 +150,14 @@ TEST(CheckRanges, NamesTheFlagAndItsValue) {
     }
 }
 
+TEST(CheckRanges, FastReductionIsForGpus) {
+    Settings settings;
+    settings.reduction = "fast";
+    EXPECT_NO_THROW(check_ranges(settings)) << "which device it will be is not decided yet";
+    settings.device = "cpu";
+    expect_error([&] { check_ranges(settings); }, {"--reduction fast", "GPUs"}, ExitCode::usage);
+}
+
 TEST(CheckRanges, TellsAllProblemsAtOnce) {
     Settings settings;
     settings.batch_size = 0;

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device that each rank of a launch computes on: chosen from the flag and from what all ranks see, and made ready.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "parallel/communicator.hpp"
+#include "parallel/launch_table.hpp"
+#include "train/compute_device.hpp"
+#include "train/settings.hpp"
+
+namespace holdfast::commands {
+
+struct LaunchDevice {
+    std::string description = "cpu";       ///< for the launch table: "GPU 3 (NVIDIA H200)"
+    std::unique_ptr<cuda::Stream> stream;  ///< null on CPUs
+    train::ComputeDevice compute;
+};
+
+/// Collective. "cpu" or "cuda" for --device `wanted`. auto: GPUs if every rank sees one; throws on all ranks where falling back
+/// to CPUs could be a mistake.
+std::string collective_resolve_device(parallel::Communicator const& world, std::string const& wanted);
+
+/// Collective. settings.device is "cpu" or "cuda". Throws on all ranks, with what to type, if a rank finds no GPU of its own, if
+/// its LibTorch or NCCL is not the right one, or if the settings ask for what only GPUs can.
+LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings);
+
+/// The default of --threads on that device.
+std::int64_t default_threads(train::Settings const& settings, parallel::LaunchTable const& table);
+
+}  // namespace holdfast::commands

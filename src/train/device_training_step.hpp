@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step of a rank whose state lies in its device's memory. Everything is queued in one stream: nothing comes to the host but
+// the sixteen floats of the tail, and the state itself when it is saved.
+#pragma once
+
+#include <array>
+
+#include "train/compute_device.hpp"
+#include "train/training_step.hpp"
+
+namespace holdfast::train {
+
+class DeviceTrainingStep : public TrainingStep {
+  public:
+    /// `on_device` and `in_host` are the whole state twice; the exchange gives sums in device memory, in `device`'s stream.
+    DeviceTrainingStep(model::FlatLayout const& layout, ComputeDevice device, StateTensors const& on_device,
+                       StateTensors const& in_host, parallel::GradientExchange& exchange, ReplicaSlots& slots,
+                       int first_replica);
+
+    void load_state() override { copy_state(on_device_, in_host_); }
+    void fetch_state() override { copy_state(in_host_, on_device_); }
+
+  private:
+    void copy_state(StateTensors const& to, StateTensors const& from);
+    void add(std::span<float> target, std::span<float const> source) override;
+    void add_one(float* place) override;
+    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    std::span<float const> read_tail() override;
+
+    cuda::Stream const& stream_;
+    StateTensors on_device_;
+    StateTensors in_host_;
+    cuda::DeviceFloats one_;
+    float const* sum_of_tail_ = nullptr;  ///< on the device, until the next exchange
+    std::array<float, model::FlatLayout::tail_size> tail_{};
+};
+
+}  // namespace holdfast::train

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/torch_on_gpu.hpp"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include "core/error.hpp"
+
+namespace holdfast::train {
+namespace {
+
+/// Beside the libtorch_cpu.so that is in use, so that the two are of one build. It registers itself.
+void load_libtorch_cuda() {
+    Dl_info found{};
+    require(dladdr(&at::globalContext(), &found) != 0 && found.dli_fname != nullptr, ExitCode::internal_error,
+            "libtorch_cpu.so is not among the loaded libraries");
+    std::filesystem::path const path =
+        std::filesystem::path(found.dli_fname).parent_path() / "libtorch_cuda.so";
+    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    require(handle != nullptr, ExitCode::do_not_requeue,
+            "{} cannot be loaded: {} (LibTorch computes on GPUs by it); build with a LibTorch for CUDA, or "
+            "use --device cpu",
+            path.string(), handle == nullptr ? dlerror() : "");
+}
+
+void set_arithmetic(parallel::Reduction reduction) {
+    bool const exact = reduction == parallel::Reduction::exact;
+    at::Context& context = at::globalContext();
+    context.setAllowTF32CuBLAS(false);
+    context.setAllowTF32CuDNN(false);
+    context.setBenchmarkCuDNN(!exact);
+    context.setDeterministicCuDNN(exact);
+    if (!exact) return;
+    // Read when the first handle of cuBLAS is made. Source: NVIDIA's documentation of cuBLAS, "Results reproducibility".
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context.setDeterministicFillUninitializedMemory(
+        false);  // for debugging, and costs a pass over all memory
+}
+
+}  // namespace
+
+void start_torch_on_gpu(int gpu, parallel::Reduction reduction) {
+    load_libtorch_cuda();
+    set_arithmetic(reduction);
+    try {
+        at::TensorOptions const options =
+            at::TensorOptions(at::kFloat).device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+        float const sum = at::full({64}, 0.5f, options).sum().item<float>();
+        require(sum == 32.0f, ExitCode::do_not_requeue,
+                "GPU {} adds 64 halves to {} (it or its driver is broken); see nvidia-smi", gpu, sum);
+    } catch (c10::Error const& error) {
+        fail(ExitCode::do_not_requeue,
+             "LibTorch cannot compute on GPU {}: {} (it may be built without code for this GPU, or the "
+             "driver may be too old "
+             "for its CUDA); use a LibTorch for this GPU, or --device cpu",
+             gpu, error.what_without_backtrace());
+    }
+}
+
+std::string cudnn_version() {
+    long const version = at::detail::getCUDAHooks().versionCuDNN();
+    return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);  // since cuDNN 9
+}
+
+}  // namespace holdfast::train

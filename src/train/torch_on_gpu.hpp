@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of LibTorch that computes on GPUs. It is not linked but loaded when a launch has a GPU, so that a run on CPUs does
+// not pay for it at its start (docs/decisions/010-loading-cuda.md).
+#pragma once
+
+#include <string>
+
+#include "parallel/gradient_exchange.hpp"
+
+namespace holdfast::train {
+
+/// Loads it, says how it shall compute, and tries it on the GPU. Before any other use of LibTorch on a GPU, after
+/// cuda::use_device. exact: the same bits each time (deterministic algorithms, none chosen by timing); fast: whatever is
+/// fastest here. Both compute in full float32, without TF32. Throws Error(do_not_requeue) if the GPU cannot be used.
+void start_torch_on_gpu(int gpu, parallel::Reduction reduction);
+
+/// Of the cuDNN that is loaded, "9.26.0"; after start_torch_on_gpu.
+std::string cudnn_version();
+
+}  // namespace holdfast::train
