@@ -25,6 +25,7 @@
 #include "core/seconds_since.hpp"
 #include "parallel/launch_table.hpp"
 #include "parallel/mpi_session.hpp"
+#include "report/start_times.hpp"
 #include "train/compute_thread.hpp"
 #include "train/training_engine.hpp"
 
@@ -37,20 +38,6 @@ struct BenchOptions {
     std::int64_t warm_up = 3;
     bool json = false;
 };
-
-/// Seconds since this process was started, from /proc: includes loading the libraries and starting MPI.
-double seconds_since_exec() {
-    std::ifstream stat("/proc/self/stat");
-    std::string text((std::istreambuf_iterator<char>(stat)), {});
-    std::istringstream fields(text.substr(text.rfind(')') + 2));
-    std::string field;
-    for (int i = 3; i <= 22; ++i)
-        fields >> field;  // field 22 of proc(5): start time in clock ticks since boot
-    timespec now{};
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
-           std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
 
 /// Proportional set size in MB: shared pages count once over all ranks.
 double pss_mb() {
@@ -68,6 +55,23 @@ double pss_mb() {
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values.empty() ? 0 : values[values.size() / 2];
+}
+
+/// Collective. Times of the exchange alone: the ranks begin together, and each keeps the part of the sum that it gets.
+std::vector<double> all_reduce_ms(parallel::Communicator const& world, parallel::GradientExchange& exchange,
+                                  std::size_t num_floats) {
+    constexpr int repeats = 11;
+    std::vector<float> sum(num_floats);
+    std::vector<double> times_ms;
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+        world.barrier();
+        auto const start = std::chrono::steady_clock::now();
+        exchange.reduce([&](std::size_t offset, std::span<float const> piece) {
+            std::copy(piece.begin(), piece.end(), sum.begin() + static_cast<std::ptrdiff_t>(offset));
+        });
+        times_ms.push_back(seconds_since(start) * 1e3);
+    }
+    return times_ms;
 }
 
 ExitCode run_bench(BenchOptions options, Arguments& arguments) {
@@ -104,7 +108,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
             engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
                                        static_cast<float>(settings.lr), false);
         double const elapsed_ms = seconds_since(start) * 1e3;
-        if (step == 0) start_to_first_step_s = seconds_since_exec();
+        if (step == 0) start_to_first_step_s = report::seconds_since_exec();
         losses.push_back(result.loss);
         if (step < options.warm_up) continue;
         samples += result.samples;
@@ -114,6 +118,9 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
         wait_ms.push_back(loader.last_wait_s() * 1e3);
     }
     std::vector<std::string> const pss = world.all_gather(fmt::format("{:.1f}", pss_mb()));
+    std::vector<double> reduce_ms;
+    if (!device.compute.has_device_memory())
+        reduce_ms = all_reduce_ms(world, engine.exchange(), engine.network().layout.num_floats);
     world.barrier();
     if (world.rank() != 0) return ExitCode::finished;
 
@@ -130,6 +137,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     json["steps"] = options.steps;
     json["step_ms"] = step_ms;
     json["parts"] = {{"data_wait_ms", wait_ms}, {"compute_ms", compute_ms}, {"exchange_ms", exchange_ms}};
+    json["all_reduce_ms"] = reduce_ms;
     json["images_per_s"] = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
     for (std::string const& value : pss) json["pss_mb"].push_back(std::stod(value));
     json["start_to_first_step_s"] = start_to_first_step_s;

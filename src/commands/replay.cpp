@@ -173,6 +173,7 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     Communicator const world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
 
+    collective_require_same_program(world);
     Task task;
     world.agree([&] {
         if (world.rank() == 0) task = find_task(options);

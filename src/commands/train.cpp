@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast train: assembles a launch and runs it. First start and resume are one path: a new run begins with the checkpoint of
 // step 0, and every launch goes on from the newest checkpoint that verifies.
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <iostream>
-#include <map>
+#include "commands/train.hpp"
+
 #include <memory>
 #include <optional>
+#include <utility>
 
-#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_store.hpp"
-#include "commands/command_line.hpp"
-#include "commands/commands.hpp"
-#include "commands/settings_flags.hpp"
+#include "commands/train_end.hpp"
 #include "commands/train_start.hpp"
 #include "commands/version.hpp"
 #include "core/error.hpp"
@@ -23,6 +19,7 @@
 #include "parallel/library_versions.hpp"
 #include "parallel/mpi_session.hpp"
 #include "report/epoch_line.hpp"
+#include "report/start_times.hpp"
 #include "train/compute_thread.hpp"
 #include "train/gradient_copy.hpp"
 #include "train/numeric_fingerprint.hpp"
@@ -35,30 +32,6 @@ namespace {
 
 using checkpoint::CheckpointFile;
 using parallel::Communicator;
-
-std::map<std::string, report::ProgressMode> const progress_modes{{"auto", report::ProgressMode::automatic},
-                                                                 {"always", report::ProgressMode::always},
-                                                                 {"never", report::ProgressMode::never}};
-
-/// When this launch must be over, in seconds since 1970: by the flag, or by what the job's script or SLURM says.
-std::optional<double> end_time_s(double stop_after_minutes) {
-    std::optional<double> end;
-    for (char const* const name : {"HOLDFAST_END_TIME", "SLURM_JOB_END_TIME"}) {
-        char const* const text = std::getenv(name);
-        if (text == nullptr || *text == '\0') continue;
-        char* rest = nullptr;
-        end = std::strtod(text, &rest);
-        require(*rest == '\0' && *end > 0, ExitCode::usage, "{}={}: not a time in seconds since 1970", name,
-                text);
-        break;
-    }
-    if (stop_after_minutes > 0) {
-        std::chrono::duration<double> const now = std::chrono::system_clock::now().time_since_epoch();
-        double const own_end = now.count() + 60 * stop_after_minutes;
-        end = std::min(end.value_or(own_end), own_end);
-    }
-    return end;
-}
 
 void print_start(Communicator const& world, Preparation const& ready, TrainOptions const& options,
                  train::TrainingEngine& engine) {
@@ -112,74 +85,6 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
     return std::move(newest->bytes);
 }
 
-/// What the end of a launch has to know of it, wherever it ends.
-struct Launch {
-    FoundRun found;
-    train::RunState state;
-    std::unique_ptr<train::RunDirectory> run_directory;  ///< on rank 0, once the run is its own
-    train::ProgressSoFar progress;                       ///< on rank 0
-};
-
-train::LaunchOutcome outcome_of(Launch const& launch, ExitCode code, std::string reason) {
-    train::LaunchOutcome outcome;
-    outcome.code = code;
-    outcome.reason = std::move(reason);
-    bool const is_owner = launch.run_directory != nullptr;
-    outcome.step = is_owner ? launch.state.step : launch.found.step;
-    outcome.epoch = is_owner ? launch.state.epoch : launch.found.step / launch.found.steps_per_epoch;
-    outcome.saved_step = is_owner ? launch.run_directory->saved_step() : launch.found.step;
-    return outcome;
-}
-
-/// Rank 0, before the run is owned: the outcome, as far as it can be left. It matters less than what led to it.
-void note_unowned(TrainOptions const& options, train::LaunchOutcome const& outcome) {
-    if (options.dry_run || outcome.code == ExitCode::owned_elsewhere) return;
-    try {
-        train::write_outcome_of_unowned(options.run, outcome);
-    } catch (Error const&) {}
-}
-
-/// Rank 0: the outcome of a launch that an error ends, and whether it is worth another. The error matters more than that writing
-/// may fail too.
-Error note_failure(Launch& launch, TrainOptions const& options, ExitCode code, std::string const& reason) {
-    if (!launch.run_directory) {
-        auto const last = train::read_outcome(options.run);
-        auto const so_far = train::progress_so_far(last, launch.found.step, options.no_progress_limit);
-        auto const outcome = train::counted(outcome_of(launch, code, reason), train::EndedBy::error, so_far);
-        note_unowned(options, outcome);
-        return {outcome.code, outcome.reason};
-    }
-    try {
-        launch.run_directory->finish_save();
-    } catch (Error const& error) {
-        log::warning("{}", error.what());
-    }
-    auto const outcome =
-        train::counted(outcome_of(launch, code, reason), train::EndedBy::error, launch.progress);
-    if (code == ExitCode::owned_elsewhere) return {outcome.code, outcome.reason};
-    try {
-        launch.run_directory->write_outcome(outcome);
-    } catch (Error const& error) {
-        log::warning("outcome.json could not be written: {}", error.what());
-    }
-    return {outcome.code, outcome.reason};
-}
-
-/// Collective, which it can be because all ranks have this error: what they end with. Returns on no rank before rank 0 has
-/// written the outcome, so that none ends the others too early.
-AgreedError collective_note_failure(Communicator const& world, Launch& launch, TrainOptions const& options,
-                                    AgreedError const& error) {
-    int code = static_cast<int>(error.code());
-    std::string reason = error.what();
-    if (world.rank() == 0) {
-        Error const noted = note_failure(launch, options, error.code(), reason);
-        code = static_cast<int>(noted.code());
-        reason = noted.what();
-    }
-    world.broadcast(std::as_writable_bytes(std::span(&code, 1)), 0);
-    return {static_cast<ExitCode>(code), world.broadcast(reason, 0)};
-}
-
 train::OwnedRun owned_run(Launch const& launch) {
     train::RunDirectory const& run = *launch.run_directory;
     return {std::filesystem::absolute(run.path()), run.temp_dir(), run.launch(), launch.state.steps_per_epoch,
@@ -201,31 +106,6 @@ void collective_load(Communicator const& world, train::RunState& state, std::vec
                                             state.step % state.steps_per_epoch, state.steps_per_epoch));
 }
 
-/// Rank 0, after the last save: the closing line, outcome.json, and the run is free for the next launch.
-void end_launch(Launch& launch, ExitCode code, std::string const& stop_reason) {
-    bool const is_finished = code == ExitCode::finished;
-    train::RunState& state = launch.state;
-    auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-    log::info("{} Parameters digest: {}",
-              is_finished ? "Finished."
-                          : fmt::format("Stopped at step {} ({}); start again to go on.", state.step,
-                                        stop_reason.empty() ? "another rank was asked to" : stop_reason),
-              checkpoint::parameters_digest(visit).hex());
-    launch.run_directory->write_outcome(
-        train::counted(outcome_of(launch, code, is_finished ? "finished" : stop_reason),
-                       train::EndedBy::request, launch.progress));
-    launch.run_directory->release();
-}
-
-/// Rank 0, for a launch that has nothing to do: the outcome says so, unless it does already.
-void note_end_without_training(Launch const& launch, TrainOptions const& options, ExitCode code,
-                               char const* reason) {
-    auto const last = train::read_outcome(options.run);
-    if (code == ExitCode::finished && last && last->code == code) return;
-    auto const so_far = train::progress_so_far(last, launch.found.step, options.no_progress_limit);
-    note_unowned(options, train::counted(outcome_of(launch, code, reason), train::EndedBy::request, so_far));
-}
-
 ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOptions const& options) {
     log::info("Asked to stop before training began; nothing was changed. Start again to go on.");
     if (world.rank() == 0)
@@ -234,7 +114,7 @@ ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOpt
 }
 
 ExitCode train_run(Communicator const& world, TrainOptions const& options, Launch& launch,
-                   train::Watchdog& watchdog) {
+                   train::Watchdog& watchdog, report::StartTimes& times) {
     collective_require_same_program(world);
     collective_require_same(world, "command lines", options.command_text);
     FoundRun const& found = launch.found = collective_find_run(world, options);
@@ -247,7 +127,9 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         return ExitCode::finished;
     }
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
+    times.part_done("find");
     Preparation const ready = collective_prepare(world, options, found, std::move(settings));
+    times.part_done("prepare");
     train::TrainingEngine engine(world, ready.settings,
                                  train::network_config(ready.settings, *ready.sets.train), ready.table,
                                  ready.device.compute);
@@ -282,6 +164,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     }
 
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
+    times.part_done("network");
 
     std::vector<std::byte> bytes;
     std::optional<train::LaunchOutcome> last;
@@ -296,16 +179,23 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     world.agree([&] {
         if (world.rank() != 0) return;
         log::open_file((launch.run_directory->path() / "train.log").string());
+        times.part_done("own");
         bytes = begin_or_continue(*launch.run_directory, state, options);
         launch.progress =
             train::progress_so_far(last, launch.run_directory->saved_step(), options.no_progress_limit);
+        times.part_done("read");
     });
     collective_load(world, state, std::move(bytes), ready, options);
     train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
                             engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
                            options.launch, engine.replicas());
-    engine.training_step().report_to(watchdog.phases());
     engine.training_step().load_state();
+    if (launch.run_directory) {
+        times.part_done("load");
+        log::info("Ready after {}", times.text());
+        launch.run_directory->metrics().append(state.step, "start", times.json());
+    }
+    engine.training_step().report_to(watchdog.phases());
     ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
     watchdog.phases().enter(train::Phase::shutdown, state.step);
     world.agree([&] {
@@ -314,7 +204,10 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     return code;
 }
 
+}  // namespace
+
 ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
+    report::StartTimes times;
     train::check_ranges(options.settings);
     train::keep_freed_memory();
     train::Watchdog watchdog(options.watchdog_seconds);
@@ -322,9 +215,10 @@ ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     Communicator world = Communicator::collective_world();
     log::set_rank(world.rank(), world.size(), world.host_name());
     watchdog.collective_attach(world);
+    times.part_done("mpi");
     Launch launch;
     try {
-        ExitCode const code = train_run(world, options, launch, watchdog);
+        ExitCode const code = train_run(world, options, launch, watchdog, times);
         world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
         watchdog.detach();
         return code;
@@ -337,101 +231,6 @@ ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
         if (world.rank() == 0) throw note_failure(launch, options, ExitCode::internal_error, error.what());
         throw;
     }
-}
-
-}  // namespace
-
-Action add_train(CLI::App& app) {
-    auto const options = std::make_shared<TrainOptions>();
-    CLI::App* const command = app.add_subcommand("train", "Train a network, or go on with a run");
-    train::Settings& settings = options->settings;
-    command
-        ->add_option("--data", settings.data, "CIFAR-10 folder, packed .h5 file, 'sample' or 'synthetic[:N]'")
-        ->capture_default_str();
-    command->add_option("--run", options->run, "Run directory: checkpoints, metrics, log")
-        ->capture_default_str();
-    command->add_option("--epochs", settings.epochs, "Epochs of the run as a whole")->capture_default_str();
-    command->add_option("--max-steps", settings.max_steps, "Steps of the run as a whole (default: no limit)");
-    add_model_flags(*command, settings);
-    command->add_option("--lr-step-size", settings.lr_step_size, "Epochs between decays of the rate")
-        ->capture_default_str();
-    command->add_option("--lr-gamma", settings.lr_gamma, "Factor of a decay")->capture_default_str();
-    command
-        ->add_option("--tail", settings.tail,
-                     "Last batch: exact (each sample once) or pad (as DistributedSampler)")
-        ->capture_default_str();
-    command
-        ->add_option("--limit-train", settings.limit_train, "Use only the first N training images (0: all)")
-        ->capture_default_str();
-    command->add_option("--limit-test", settings.limit_test, "Use only the first N test images (0: all)")
-        ->capture_default_str();
-    command->add_option("--eval-batch-size", settings.eval_batch_size, "Samples per evaluation batch")
-        ->capture_default_str();
-    train::SaveEvery& save_every = options->launch.save_every;
-    command
-        ->add_option("--save-every-epochs", save_every.epochs,
-                     "Checkpoint every N epochs (0: only at the end; without any --save-every-*: as often as "
-                     "costs at most 1 % of the time)")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--save-every-steps", save_every.steps, "Checkpoint every N steps (0: no)")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--save-every-minutes", save_every.minutes, "Checkpoint every N minutes (0: no)")
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--stop-after-minutes", options->stop_after_minutes,
-                     "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--check-replicas-every", options->launch.check_replicas_every,
-                     "Compare all ranks' state and data every N steps and before saving (0: no)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option(
-            "--no-progress-limit", options->no_progress_limit,
-            "Launches in a row that may end by an error without a new checkpoint (0: any number); then 93")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option(
-            "--digest-every", options->launch.digest_every_steps,
-            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
-        ->capture_default_str()
-        ->check(CLI::Range(2, 1000000));
-    command
-        ->add_option("--watchdog-seconds", options->watchdog_seconds,
-                     "End with 75 where nothing gets on for N seconds, or 20 steps if longer (0: never)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--resume", options->resume, "auto, never, or a checkpoint FILE")
-        ->capture_default_str();
-    command->add_option("--init-from", options->init_from,
-                        "First weights from a checkpoint or HDF5 file with /model");
-    command->add_option("--log-indices", options->launch.log_indices,
-                        "Write the sample numbers of every step and replica to FILE");
-    command->add_option("--progress", options->progress, "Progress bar: auto, always or never")
-        ->capture_default_str()
-        ->check(CLI::IsMember({"auto", "always", "never"}));
-    command->add_flag("--allow-platform-change", options->allow_platform_change,
-                      "Go on where the machine computes other bits");
-    command->add_flag("--dry-run", options->dry_run, "Check everything, write nothing");
-    command->add_flag("--print-config", options->print_config, "Print all flags as a --config file and exit");
-    return [command, options](Arguments& arguments) {
-        options->explicitly_given = explicitly_given(*command);
-        if (options->settings.device == "auto") options->explicitly_given.erase("device");
-        options->command_text = config_text(*command);
-        options->launch.end_time_s = end_time_s(options->stop_after_minutes);
-        options->launch.progress = progress_modes.at(options->progress);
-        if (options->print_config) {
-            std::cout << options->command_text;
-            return ExitCode::finished;
-        }
-        return run_train(*options, arguments);
-    };
 }
 
 }  // namespace holdfast::commands

@@ -100,12 +100,10 @@ void collective_require_same(Communicator const& world, char const* what, std::s
 void collective_require_same_program(Communicator const& world) {
     std::string mine;
     world.agree([&] {
-        mine = fmt::format(
-            "{}\nbinary with digest {}\nLibTorch {} (built with), {} (loaded)\n{}\nNCCL {} (built with), {} "
-            "(loaded)\n",
-            version_line(), digest_of(checkpoint::read_file("/proc/self/exe", max_binary_bytes)).hex(),
-            train::torch_version(), train::torch_version_loaded(), parallel::mpi_version(),
-            parallel::nccl_version_built(), parallel::nccl_version_loaded());
+        mine = fmt::format("{}\nbinary with digest {}\nLibTorch {} (built with), {} (loaded)\n{}\n",
+                           version_line(),
+                           digest_of(checkpoint::read_file("/proc/self/exe", max_binary_bytes)).hex(),
+                           train::torch_version(), train::torch_version_loaded(), parallel::mpi_version());
     });
     collective_require_same(world, "programs", mine);
 }

@@ -152,21 +152,16 @@ std::string line_of(std::string const& text, std::size_t number) {
     return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-/// metrics.csv is written after its checkpoint, and a newest checkpoint may be lost: so one may have more rows than the other.
+/// metrics.csv is on the disk before its checkpoint, which may also be lost later: so it may have more rows, but not fewer.
 void compare_metrics(fs::path const& run, RunReport& report) {
     fs::path const path = run / "metrics.csv";
     std::string const found = text_of(path);
     std::string const wanted = report::metrics_csv(report.head->history);
     std::size_t const epochs = report.head->history.size();
     auto const end_of_same = std::ranges::mismatch(found, wanted).in1 - found.begin();
-    bool const whole_lines = found.empty() || found.back() == '\n';
     if (found == wanted) {
         report.metrics = fmt::format("agrees with the history: {} epochs", epochs);
-    } else if (whole_lines && wanted.starts_with(found)) {
-        report.metrics = fmt::format(
-            "agrees, but is older than the checkpoint, which has {} epochs; the next save adds the rest",
-            epochs);
-    } else if (whole_lines && found.starts_with(wanted)) {
+    } else if (found.ends_with('\n') && found.starts_with(wanted)) {
         report.metrics = fmt::format(
             "agrees, but is newer than the checkpoint, which has {} epochs; the rest will be computed again",
             epochs);

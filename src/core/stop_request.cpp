@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <initializer_list>
 #include <unistd.h>
 
 #include "core/exit_code.hpp"

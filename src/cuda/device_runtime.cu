@@ -157,6 +157,7 @@ bool Event::is_reached() const {
 }
 
 DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
+    if (count == 0) return;  // one rank receives nothing
     void* memory = nullptr;
     cudaError_t const status = cudaMalloc(&memory, count * sizeof(float));
     require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,

@@ -423,7 +423,7 @@ ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name, Acc
     require_signature(bytes, state_->name);
     if (is_original_format(bytes)) {
         check_structure(bytes, state_->name);
-    } else if (accept == Accept::plain) {
+    } else if (accept != Accept::any) {
         state_->refuse("it is of another HDF5 file format than expected (superblock {}, not 0)",
                        bytes.size() > 8 ? static_cast<int>(bytes[8]) : -1);
     }

@@ -68,8 +68,9 @@ inline constexpr std::size_t signature_bytes = 8;
 void require_signature(std::span<std::byte const> bytes, std::string_view name);
 
 enum class Accept {
-    any,  ///< what other programs write too: newer file formats, chunks, deflate (up to a thousand times the file's size)
-    plain,  ///< only what ImageBuilder's reserve() and write() make
+    any,       ///< newer file formats too, of which less is checked before the HDF5 library sees it
+    original,  ///< the original file format; chunks and deflate: up to a thousand times the file's size
+    plain,     ///< the original file format, contiguous: what ImageBuilder's reserve() and write() make
 };
 
 /// Reads an HDF5 file from bytes. Throws Error(do_not_requeue) naming `name` for everything that is not a plain file of numeric

@@ -23,7 +23,28 @@ constexpr std::uint64_t end_of_free_list = 1;
 constexpr std::uint64_t chunk_index_k = 32;  // superblock 0 has no field for it
 constexpr unsigned max_dimensions = 32;
 
-enum Message : unsigned { layout_message = 8, continuation_message = 16, symbol_table_message = 17 };
+constexpr std::uint64_t padded(std::uint64_t size) { return (size + 7) / 8 * 8; }
+
+/// Header messages, IV.A.2.
+enum Message : unsigned {
+    nothing = 0,
+    dataspace_message = 1,
+    link_info_message = 2,
+    datatype_message = 3,
+    old_fill_message = 4,
+    fill_message = 5,
+    link_message = 6,
+    external_files_message = 7,
+    layout_message = 8,
+    group_info_message = 10,
+    filters_message = 11,
+    attribute_message = 12,
+    old_time_message = 14,
+    continuation_message = 16,
+    symbol_table_message = 17,
+    time_message = 18,
+    reference_count_message = 22
+};
 
 class Walk {
   public:
@@ -48,7 +69,7 @@ class Walk {
             std::uint64_t const next = object_headers_.back();
             object_headers_.pop_back();
             // A second name of an object is refused elsewhere, by its path.
-            if (seen_.insert(next).second) object_header(next);
+            if (seen_headers_.insert(next).second) object_header(next);
         }
         check_cached_groups();
     }
@@ -110,8 +131,8 @@ class Walk {
                     if (size < 16) refuse("header message", position);
                     group_of_header_[address] = body;
                     group(at<std::uint64_t>(body), at<std::uint64_t>(body + 8));
-                } else if (type == layout_message) {
-                    layout(body, size);
+                } else {
+                    message(type, body, size);
                 }
                 position = body + size;
                 ++num_messages;
@@ -119,6 +140,151 @@ class Walk {
             if (position != end) refuse("object header", piece.address);
         }
         if (num_messages != at<std::uint16_t>(address + 2)) refuse("object header", address);
+    }
+
+    // The library reads some fields of a message without asking whether it is that long.
+    void message(unsigned type, std::uint64_t body, std::uint64_t size) {
+        auto const require_size = [&](std::uint64_t wanted) {
+            if (size < wanted) refuse("header message", body);
+        };
+        switch (type) {
+            case nothing:
+            case external_files_message:  // refused elsewhere, by its dataset's path
+                return;
+            case dataspace_message:
+                dataspace(body, size);
+                return;
+            case datatype_message:
+                datatype(body, size, 0);
+                return;
+            case old_fill_message:
+                require_size(4);
+                require_size(4 + std::uint64_t{at<std::uint32_t>(body)});
+                return;
+            case fill_message: {
+                require_size(4);
+                unsigned const version = at<std::uint8_t>(body);
+                bool const has_value = version == 1 || (version == 2 && at<std::uint8_t>(body + 3) != 0) ||
+                                       (version == 3 && (at<std::uint8_t>(body + 1) & 0x20) != 0);
+                if (version < 1 || version > 3) refuse("header message", body);
+                std::uint64_t const value = version == 3 ? 2 : 4;
+                if (has_value) {
+                    require_size(value + 4);
+                    // A negative size says that there is no value.
+                    auto const value_size = at<std::int32_t>(body + value);
+                    if (value_size > 0) require_size(value + 4 + static_cast<std::uint64_t>(value_size));
+                }
+                return;
+            }
+            case layout_message:
+                layout(body, size);
+                return;
+            case filters_message:
+                filters(body, size);
+                return;
+            case attribute_message:
+                attribute(body, size);
+                return;
+            case old_time_message:
+                require_size(16);
+                return;
+            case time_message:
+            case reference_count_message:
+                require_size(8);
+                return;
+            case link_info_message:
+            case link_message:
+            case group_info_message:
+                fail(ExitCode::do_not_requeue,
+                     "{}: has links of the newer kind, as an external link is (a file must hold its data "
+                     "itself); "
+                     "copy the data into the file",
+                     name_);
+            default:
+                refuse("header message", body);
+        }
+    }
+
+    // IV.A.2.b. The number of elements.
+    std::uint64_t dataspace(std::uint64_t body, std::uint64_t size) const {
+        if (size < 4) refuse("dataspace", body);
+        unsigned const version = at<std::uint8_t>(body), rank = at<std::uint8_t>(body + 1),
+                       flags = at<std::uint8_t>(body + 2);
+        std::uint64_t const head = version == 1 ? 8 : 4;
+        std::uint64_t const lists = 1 + (flags & 1) + (version == 1 ? flags >> 1 & 1 : 0);
+        if (version < 1 || version > 2 || rank > max_dimensions || size < head + lists * 8 * rank)
+            refuse("dataspace", body);
+        if (version == 2 && at<std::uint8_t>(body + 3) == 2) return 0;  // null
+        std::uint64_t elements = 1;
+        for (unsigned i = 0; i < rank; ++i) {
+            auto const extent = at<std::uint64_t>(body + head + 8 * i);
+            elements = extent != 0 && elements > undefined / extent ? undefined : elements * extent;
+        }
+        return elements;
+    }
+
+    // IV.A.2.d. The size of an element.
+    std::uint64_t datatype(std::uint64_t body, std::uint64_t size, int depth) const {
+        constexpr unsigned integer = 0, real = 1, text = 3, bits = 4, reference = 7, variable_length = 9;
+        if (size < 8 || depth > 4) refuse("datatype", body);
+        unsigned const kind = at<std::uint8_t>(body) & 0xF, version = at<std::uint8_t>(body) >> 4;
+        std::uint64_t properties = 0;
+        if (kind == integer || kind == bits) properties = 4;
+        if (kind == real) properties = 12;
+        if (version < 1 || version > 3 || size - 8 < properties) refuse("datatype", body);
+        if (kind == variable_length) {
+            datatype(body + 8, size - 8, depth + 1);
+        } else if (kind != integer && kind != real && kind != text && kind != bits && kind != reference) {
+            fail(ExitCode::do_not_requeue,
+                 "{}: has an unsupported element type (HDF5 class {} at byte {}); store plain numbers", name_,
+                 kind, body);
+        }
+        return at<std::uint32_t>(body + 4);
+    }
+
+    // IV.A.2.l
+    void filters(std::uint64_t body, std::uint64_t size) const {
+        if (size < 8) refuse("filters", body);
+        unsigned const version = at<std::uint8_t>(body), count = at<std::uint8_t>(body + 1);
+        if (version < 1 || version > 2) refuse("filters", body);
+        std::uint64_t position = version == 1 ? 8 : 2;
+        auto const take = [&](std::uint64_t bytes) {
+            if (bytes > size - position) refuse("filters", body);
+            return std::exchange(position, position + bytes);
+        };
+        for (unsigned i = 0; i < count; ++i) {
+            auto const id = at<std::uint16_t>(body + take(2));
+            std::uint64_t const name = version == 1 || id >= 256 ? at<std::uint16_t>(body + take(2)) : 0;
+            take(2);  // flags
+            std::uint64_t const values = at<std::uint16_t>(body + take(2));
+            std::uint64_t const name_at = take(version == 1 ? padded(name) : name);
+            if (name > 0 && std::memchr(bytes_.data() + body + name_at, 0, name) == nullptr)
+                refuse("filters", body);
+            take(4 * values + (version == 1 && values % 2 == 1 ? 4 : 0));
+        }
+    }
+
+    // IV.A.2.m
+    void attribute(std::uint64_t body, std::uint64_t size) const {
+        if (size < 9) refuse("attribute", body);
+        unsigned const version = at<std::uint8_t>(body), flags = at<std::uint8_t>(body + 1);
+        if (version < 1 || version > 3 || (version > 1 && flags != 0))
+            refuse("attribute", body);  // shared parts
+        std::uint64_t position = version == 3 ? 9 : 8;
+        auto const part = [&](unsigned length_at) {
+            std::uint64_t const length = at<std::uint16_t>(body + length_at);
+            std::uint64_t const space = version == 1 ? padded(length) : length;
+            if (space > size - position) refuse("attribute", body);
+            return std::pair(body + std::exchange(position, position + space), length);
+        };
+        auto const [name_at, name_length] = part(2);
+        auto const [type_at, type_length] = part(4);
+        auto const [space_at, space_length] = part(6);
+        if (name_length == 0 || std::memchr(bytes_.data() + name_at, 0, name_length) == nullptr)
+            refuse("attribute", body);
+        std::uint64_t const element_bytes = datatype(type_at, type_length, 0);
+        std::uint64_t const elements = dataspace(space_at, space_length);
+        if (element_bytes != 0 && elements > (size - position) / element_bytes) refuse("attribute", body);
     }
 
     // III.D: the names of a group. Its free list is a chain through the segment.
@@ -196,9 +362,9 @@ class Walk {
     void check_cached_groups() const {
         for (auto const& [entry, header] : cached_groups_) {
             auto const found = group_of_header_.find(header);
-            if (found == group_of_header_.end()) continue;  // a group that has got links of the newer kind
-            if (std::memcmp(bytes_.data() + entry + 24, bytes_.data() + found->second, 16) != 0)
-                refuse("group entry", entry);
+            bool const same = found != group_of_header_.end() &&
+                              std::memcmp(bytes_.data() + entry + 24, bytes_.data() + found->second, 16) == 0;
+            if (!same) refuse("group entry", entry);
         }
     }
 
@@ -247,8 +413,8 @@ class Walk {
     std::vector<std::uint64_t> object_headers_;               ///< still to be walked
     std::map<std::uint64_t, std::uint64_t> group_of_header_;  ///< where a group's header has its message
     std::vector<std::pair<std::uint64_t, std::uint64_t>>
-        cached_groups_;  ///< entries that repeat it, and headers
-    std::set<std::uint64_t> seen_;
+        cached_groups_;                            ///< entries that repeat it, and headers
+    std::set<std::uint64_t> seen_headers_, seen_;  ///< object headers; all other structures
 };
 
 }  // namespace

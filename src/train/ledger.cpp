@@ -132,8 +132,7 @@ void add_once(std::vector<std::int64_t>& values, std::int64_t value) {
 /// Whether the three numbers of a position fit each other. Without products, which numbers from a file may overflow.
 bool is_consistent(Position const& at, RunShape const& shape) {
     return at.epoch == at.step / shape.steps_per_epoch && at.sample % shape.samples_per_step == 0 &&
-           at.sample / shape.samples_per_step == at.step % shape.steps_per_epoch &&
-           (shape.samples_per_epoch == 0 || at.sample < shape.samples_per_epoch);
+           at.sample / shape.samples_per_step == at.step % shape.steps_per_epoch;
 }
 
 /// Each row by itself, and in its place after the one before it.
@@ -210,6 +209,11 @@ std::vector<LedgerRow> walk_back(LedgerText const& ledger, std::string const& ne
 
 void check_positions(std::vector<LedgerRow> const& path, Position const& head, RunShape const& shape,
                      ChainReport& report) {
+    if (shape.samples_per_epoch > 0 &&
+        (shape.samples_per_epoch - 1) / shape.samples_per_step != shape.steps_per_epoch - 1)
+        report.findings.push_back(
+            fmt::format("{} samples were consumed in an epoch, which do not make {} steps of {}",
+                        shape.samples_per_epoch, shape.steps_per_epoch, shape.samples_per_step));
     for (std::size_t i = 0; i < path.size(); ++i) {
         LedgerRow const& row = path[i];
         bool const is_begin = row.kind == RowKind::start || row.kind == RowKind::import;

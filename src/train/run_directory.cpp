@@ -165,8 +165,12 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     std::span<std::byte const> const bytes = image_->seal();
     row.digest = checkpoint::file_digest(bytes).hex();
     row.parameters = image_->parameters_digest().hex();
+    auto const write_metrics = [&] {
+        checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+    };
     bool has_row = false;
     store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
+        write_metrics();  // before there is a finished run, which no later launch would touch any more
         // A process that stood while it was written off must not add a row when it wakes.
         require_ownership();
         ledger_.append(row);
@@ -175,7 +179,7 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     // A file of the same state was there and stays: then that is what the next one goes on from.
     Written written{{}, has_row ? row.digest : digest_of_file(store_.path_of(row.end.step)), nullptr};
     try {
-        checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+        if (!has_row) write_metrics();
         if (snapshot.config_json != config_json_) {
             checkpoint::write_file_durably(path_ / "config.json", snapshot.config_json,
                                            ownership_.temp_dir());

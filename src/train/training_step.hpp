@@ -35,13 +35,12 @@ class TrainingStep {
     StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
                    bool ask_to_stop);
 
-    /// Tells `phases` from now on what this rank is at. It must outlive the step.
-    void report_to(PhaseBoard& phases) { phases_ = &phases; }
-
     /// Makes the state that lies in host memory the one the steps go on with. Every rank must, after it was written there.
     virtual void load_state() = 0;
     /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
     virtual void fetch_state() = 0;
+    /// Tells `phases` from now on what this rank is at. It must outlive the step.
+    void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
   protected:
     model::FlatLayout const& layout() const { return layout_; }

@@ -281,9 +281,8 @@ class DuringTheRun(ErrorsTest):
 
     def test_update_that_overflows(self):
         run = self.folder / "run"
-        launch = holdfast_run.start("train", *narrow(lr=3e38, save_every_steps=1), "--run", run, ranks=2)
-        words = ("step 1: a parameter, momentum or running statistic is NaN or infinite", "checkpoint of step 0 is good", "--lr")
-        self.assert_launch_fails(launch, 93, *words)
+        launch = holdfast_run.start("train", *narrow(lr=3e38, max_steps=1), "--run", run, ranks=2)
+        self.assert_launch_fails(launch, 93, "step 1: ", "holds NaN or infinity", "checkpoint of step 0 is good", "--lr")
         self.assertEqual(list(checkpoints(run)), [0])
         self.run_ok("verify", run)
 

@@ -134,19 +134,19 @@ class ResumeTest(holdfast_run.TestCase):
         self.run_ok("train", *NARROW, "--run", run, "--resume", "never", "--epochs", 1)
 
     def test_finished_run_started_again_changes_nothing(self):
-        before = holdfast_run.files_below(self.undisturbed)
+        before = holdfast_run.result_below(self.undisturbed)
         ended = self.run_ok("train", *NARROW, "--run", self.undisturbed, "--epochs", EPOCHS, ranks=2)
         self.assertRegex(ended.stdout, "The run in .* is finished: 24 of 24 steps done")
         accuracy = re.search(r"Test Acc: \S+", self.undisturbed_end.stdout)[0]
         self.assertIn(accuracy, ended.stdout)
-        self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+        self.assertEqual(holdfast_run.result_below(self.undisturbed), before)
 
     def test_limit_below_what_is_done(self):
-        before = holdfast_run.files_below(self.undisturbed)
+        before = holdfast_run.result_below(self.undisturbed)
         ended = self.run_ok("train", "--run", self.undisturbed, "--max-steps", 16, ranks=2)
         self.assertIn("finished: 24 steps are done, more than the 16 now asked for", ended.stdout)
         self.assertNotIn("24 of 16", ended.text)
-        self.assertEqual(holdfast_run.files_below(self.undisturbed), before)
+        self.assertEqual(holdfast_run.result_below(self.undisturbed), before)
 
     def test_another_platform_is_refused_unless_allowed(self):
         run = self.folder / "run"

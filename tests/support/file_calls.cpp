@@ -29,6 +29,7 @@ struct State {
     std::string root;
     Fault fault;
     std::array<int, num_calls> counts{};
+    std::array<std::vector<std::string>, num_calls> paths;
     std::vector<Operation> operations;
     std::map<int, OpenFile> open_files;
     int num_opened = 0;
@@ -65,6 +66,7 @@ int fault_of(Call call, std::string const& path) {
         std::string const line = std::string(call_names[static_cast<std::size_t>(call)]) + " " + path + "\n";
         static_cast<void>(real_write(s.log, line.data(), line.size()));
     }
+    if (!s.is_preloaded) s.paths[static_cast<std::size_t>(call)].push_back(path);
     bool const hit = s.fault.number >= 0 && s.fault.call == call &&
                      (number == s.fault.number || (s.fault.persistent && number > s.fault.number));
     return hit ? s.fault.error : 0;
@@ -149,6 +151,7 @@ void start(std::string const& root, Fault const& fault) {
     s.root = root;
     s.fault = fault;
     s.counts = {};
+    s.paths = {};
     s.operations.clear();
     s.open_files.clear();
     s.active = true;
@@ -157,6 +160,8 @@ void start(std::string const& root, Fault const& fault) {
 void stop() { state().active = false; }
 
 std::array<int, num_calls> counts() { return state().counts; }
+
+std::vector<std::string> paths(Call call) { return state().paths[static_cast<std::size_t>(call)]; }
 
 std::vector<Operation> const& recorded() { return state().operations; }
 

@@ -46,6 +46,8 @@ void start(std::string const& root, Fault const& fault = {});
 void stop();
 /// Calls of each kind since the start, those that failed included.
 std::array<int, num_calls> counts();
+/// The paths of the calls of one kind since the start, in their order.
+std::vector<std::string> paths(Call call);
 /// What happened since the start.
 std::vector<Operation> const& recorded();
 /// Puts a mark between the recorded calls.

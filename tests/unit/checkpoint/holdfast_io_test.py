@@ -30,7 +30,7 @@ class HoldfastIo(unittest.TestCase):
     def test_h5py_opens_the_file_with_its_trailer(self):
         with h5py.File(self.checkpoint, "r") as file:
             self.assertEqual(file["progress/step"][()], 42)
-            self.assertEqual(file.attrs["version"], 1)
+            self.assertEqual(file.attrs["version"], 2)
             format_name = file.attrs["format"]
             self.assertEqual(getattr(format_name, "decode", lambda: format_name)(), "holdfast-checkpoint")
 

@@ -163,6 +163,7 @@ TEST(DeviceRuntime, MemoryIsZeroAlignedAndMovable) {
     EXPECT_EQ(b.data()[3], 7.0f);
     DeviceFloats const none;
     EXPECT_EQ(none.data(), nullptr);
+    EXPECT_EQ(DeviceFloats(0).size(), 0u);
 }
 
 }  // namespace

@@ -459,6 +459,9 @@ TEST_F(LedgerTest, AFailedAppendCanBeTriedAgain) {
     fs::rename(path().string() + ".aside", path());
     append_text(to_line([&] {
                     LedgerRow row = checkpoint_row(0, 3);
+                    row.launch = 1;
+                    row.hosts = {"host1"};
+                    row.ranks = 1;
                     row.previous = read_ledger(path()).rows.back().check;
                     return row;
                 }()) +
@@ -535,6 +538,17 @@ TEST_F(LedgerTest, WhatIsNoRow) {
     }
     EXPECT_THAT(parse_ledger("").rows, IsEmpty());
     EXPECT_THAT(parse_ledger("\n\n").torn, IsEmpty());
+}
+
+TEST_F(LedgerTest, AnEpochThatIsNotOfItsSteps) {
+    write_three_launches();
+    for (std::int64_t const samples : {46, 60, 45, 61, 1, 470}) {
+        RunShape other = shape;
+        other.samples_per_epoch = samples;
+        bool const fits = samples > 45 && samples <= 60;
+        EXPECT_EQ(check_chain(read_ledger(path()), file_digest(12), at(12), other).is_proved(), fits)
+            << samples;
+    }
 }
 
 TEST(RunShape, OfNothingIsRefused) {

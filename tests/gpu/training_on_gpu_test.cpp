@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only a GPU can show, on one rank: that its kernels have the bits of the host implementation, which all tests without a
+// GPU stand on, and that training there repeats itself bit for bit, whatever was computed before, and follows the CPU's.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "data/synthetic_images.hpp"
+#include "support/gradient_leaves.hpp"
+#include "support/launch_table_of.hpp"
+#include "train/evaluate.hpp"
+#include "train/numeric_fingerprint.hpp"
+#include "train/torch_on_gpu.hpp"
+#include "train/training_engine.hpp"
+
+namespace holdfast::train {
+namespace {
+
+using parallel::Communicator;
+
+class OnGpu : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (cuda::visible_device_uuids().empty()) GTEST_SKIP() << "no GPU here";
+        cuda::use_device(0);
+        start_torch_on_gpu(0, parallel::Reduction::exact);
+        stream_ = std::make_unique<cuda::Stream>();
+    }
+
+    cuda::DeviceFloats on_device(std::vector<float> const& values) const {
+        cuda::DeviceFloats memory(values.size());
+        cuda::copy(memory.data(), values.data(), values.size() * sizeof(float), *stream_);
+        stream_->synchronize();
+        return memory;
+    }
+    std::vector<float> in_host(cuda::DeviceFloats const& memory) const {
+        std::vector<float> values(memory.size());
+        cuda::copy(values.data(), memory.data(), values.size() * sizeof(float), *stream_);
+        stream_->synchronize();
+        return values;
+    }
+    ComputeDevice device() const { return {stream_.get(), 0}; }
+
+    std::unique_ptr<cuda::Stream> stream_;
+};
+
+constexpr std::size_t count = 100'003;  // no multiple of a block
+
+std::vector<float> leaf_values(int replica) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = test::leaf(0, replica, i);
+    return values;
+}
+
+void expect_bits(std::vector<float> const& found, std::function<float(std::size_t)> const& expected) {
+    for (std::size_t i = 0; i < found.size(); ++i)
+        ASSERT_TRUE(test::same_bits(found[i], expected(i)))
+            << "element " << i << " is " << found[i] << " in place of " << expected(i);
+}
+
+TEST_F(OnGpu, SumsHaveTheBitsOfTheTree) {
+    std::vector<cuda::DeviceFloats> leaves;
+    std::vector<parallel::ReplicaRange> ranges;
+    std::vector<float const*> sources;
+    for (int replica = 0; replica < 7; ++replica) {
+        sources.push_back(leaves.emplace_back(on_device(leaf_values(replica))).data());
+        ranges.push_back({replica, replica + 1});
+    }
+    cuda::DeviceFloats const sum(count);
+    cuda::sum_in_order(sum.data(), sources, {parallel::postfix_order(7, ranges)}, count, *stream_);
+    expect_bits(in_host(sum), [](std::size_t i) { return test::tree_sum(0, i, 0, 7); });
+}
+
+TEST_F(OnGpu, LeavesAreUnfused) {
+    std::vector<float> const first = leaf_values(0);
+    std::vector<float> const second = leaf_values(1);
+    cuda::DeviceFloats const first_there = on_device(first);
+    cuda::DeviceFloats const second_there = on_device(second);
+    cuda::DeviceFloats const nan_there = on_device({1.0f, std::nanf("")});
+    cuda::DeviceFloats const leaf(count);
+    cuda::DeviceFloats const not_finite(1);
+    cuda::write_leaf(leaf.data(), first_there.data(), count, 0.3f, cuda::LeafWrite::overwrite,
+                     not_finite.data(), *stream_);
+    cuda::write_leaf(leaf.data(), second_there.data(), count, 0.7f, cuda::LeafWrite::add, not_finite.data(),
+                     *stream_);
+    expect_bits(in_host(leaf), [&](std::size_t i) { return 0.3f * first[i] + 0.7f * second[i]; });
+    EXPECT_EQ(in_host(not_finite)[0], 0.0f);
+    cuda::write_leaf(leaf.data(), nan_there.data(), 2, 1.0f, cuda::LeafWrite::overwrite, not_finite.data(),
+                     *stream_);
+    EXPECT_EQ(in_host(not_finite)[0], 1.0f);
+}
+
+TEST_F(OnGpu, UpdatesHaveTheBitsOfTorch) {
+    std::vector<float> const p = leaf_values(0);
+    std::vector<float> const v = leaf_values(1);
+    std::vector<float> const g = leaf_values(2);
+    cuda::DeviceFloats const parameters = on_device(p);
+    cuda::DeviceFloats const momentum = on_device(v);
+    cuda::DeviceFloats const gradient = on_device(g);
+    cuda::sgd_step(parameters.data(), momentum.data(), gradient.data(), count, 0.9f, 0.1f, *stream_);
+    expect_bits(in_host(momentum), [&](std::size_t i) { return 0.9f * v[i] + g[i]; });
+    expect_bits(in_host(parameters),
+                [&](std::size_t i) { return std::fma(0.9f * v[i] + g[i], -0.1f, p[i]); });
+
+    cuda::DeviceFloats const mean = on_device(p);
+    cuda::DeviceFloats const variance = on_device(v);
+    cuda::update_running_mean(mean.data(), gradient.data(), count, *stream_);
+    cuda::update_running_variance(variance.data(), gradient.data(), count, *stream_);
+    expect_bits(in_host(mean), [&](std::size_t i) { return 0.1f * g[i] + 0.9f * p[i]; });
+    expect_bits(in_host(variance), [&](std::size_t i) { return std::fma(0.1f, g[i], 0.9f * v[i]); });
+}
+
+struct Trained {
+    std::vector<float> state;
+    std::vector<float> losses;
+    EvaluationSums test;
+};
+
+/// Ten steps of five replicas and an evaluation. With `interrupted`, the state goes to the host and back after each.
+Trained train_here(ComputeDevice device, bool interrupted) {
+    constexpr int replicas = 5;
+    constexpr std::int64_t batch_size = 8;
+    constexpr std::int64_t steps = 10;
+    Communicator const alone;
+    Settings settings;
+    settings.replicas = replicas;
+    settings.threads = 1;
+    TrainingEngine engine(alone, settings, {18, 16, 10, 3}, test::launch_table_of({0}, 1, replicas), device);
+    engine.initialize(alone, 1);
+    data::TrainAndTest const sets = data::synthetic_datasets(replicas * batch_size * steps);
+    data::LoaderPlan plan;
+    plan.num_replicas = replicas;
+    plan.batch_size = batch_size;
+    plan.end_replica = replicas;
+    plan.end_step = steps;
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+    Trained result;
+    for (std::int64_t step = 0; step < steps; ++step) {
+        StepResult const done =
+            engine.training_step().run(loader.next(), sets.train->shape(), 0.9f, 0.02f, false);
+        EXPECT_TRUE(done.is_finite);
+        EXPECT_EQ(done.samples, replicas * batch_size);
+        result.losses.push_back(done.loss);
+        if (!interrupted) continue;
+        engine.training_step().fetch_state();
+        engine.training_step().load_state();
+    }
+    engine.training_step().fetch_state();
+    for (std::span<float> const part :
+         {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+        result.state.insert(result.state.end(), part.begin(), part.end());
+    result.test = *collective_evaluate(alone, engine.slots(), *sets.test, data::cifar10_normalization(), 32,
+                                       [] { return false; });
+    return result;
+}
+
+TEST_F(OnGpu, TrainingRepeatsItself) {
+    Trained const once = train_here(device(), false);
+    for (bool const interrupted : {false, true}) {
+        Trained const again = train_here(device(), interrupted);
+        EXPECT_EQ(again.losses, once.losses);
+        EXPECT_EQ(again.state, once.state);
+        EXPECT_EQ(again.test.loss, once.test.loss);
+        EXPECT_EQ(again.test.correct, once.test.correct);
+    }
+    EXPECT_EQ(numeric_fingerprint(1, device()), numeric_fingerprint(1, device()));
+}
+
+TEST_F(OnGpu, TrainingFollowsTheCpu) {
+    Trained const there = train_here(device(), false);
+    Trained const here = train_here({}, false);
+    for (std::size_t step = 0; step < here.losses.size(); ++step)
+        EXPECT_NEAR(there.losses[step], here.losses[step], 1e-3) << "step " << step;
+    EXPECT_EQ(there.test.count, here.test.count);
+    EXPECT_NEAR(there.test.loss, here.test.loss, 1e-2 * here.test.loss);
+}
+
+}  // namespace
+}  // namespace holdfast::train
