@@ -10,8 +10,8 @@
 namespace holdfast::train {
 namespace {
 
-constexpr std::array<std::string_view, 8> names{"start",  "data",     "compute", "exchange",
-                                                "record", "evaluate", "save",    "shutdown"};
+constexpr std::array<std::string_view, 9> names{"start",    "data",  "compute", "exchange", "record",
+                                                "evaluate", "check", "save",    "shutdown"};
 
 template <typename T>
 T load(T const& word) {

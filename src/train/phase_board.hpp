@@ -21,6 +21,7 @@ enum class Phase : std::uint8_t {
     exchange,  ///< with the other ranks; a rank in it waits for them
     record,    ///< metrics and log of the step
     evaluate,
+    check,  ///< comparing replicas
     save,
     shutdown,
 };

@@ -283,14 +283,15 @@ bool Trainer::collective_check_if_due() {
 
 void Trainer::collective_check() {
     if (options_.check_replicas_every == 0) return;
+    parts_.phases.enter(Phase::check, parts_.state.step);
     collective_check_replicas(parts_.communicator, parts_.state,
                               parts_.run_directory ? parts_.run_directory->saved_step() : 0, parts_.train_set,
                               parts_.test_set);
 }
 
 void Trainer::collective_save() {
-    parts_.phases.enter(Phase::save, parts_.state.step);
     collective_check();
+    parts_.phases.enter(Phase::save, parts_.state.step);
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;

@@ -216,7 +216,8 @@ void Watchdog::collective_attach(parallel::Communicator& world) {
 void Watchdog::collective_own_run(parallel::Communicator const& world, OwnedRun const& run) {
     if (!is_on_) return;
     std::istringstream lines(
-        world.broadcast(fmt::format("{}\n{}\n{}\n{}", run.launch, run.steps_per_epoch,
+        world.broadcast(fmt::format("{} {} {} {} {} {}\n{}", run.launch, run.steps_per_epoch,
+                                    run.progress.limit, run.progress.begun_at, run.progress.launches,
                                     run.writer_dir.filename().string(), run.run_dir.string()),
                         0));
     OwnedRun owned;

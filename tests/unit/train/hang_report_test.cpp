@@ -63,7 +63,7 @@ TEST(Judge, BlamesWhoComputesWhileTheOthersWaitInTheExchange) {
 
 TEST(Judge, BlamesAStoppedProcessInWhateverPhase) {
     for (Phase const phase : {Phase::start, Phase::data, Phase::compute, Phase::exchange, Phase::record,
-                              Phase::evaluate, Phase::save, Phase::shutdown}) {
+                              Phase::evaluate, Phase::check, Phase::save, Phase::shutdown}) {
         Judgement const judgement =
             judge_one({waiting_in(phase, 0), stopped_in(phase, 1), waiting_in(phase, 2)});
         EXPECT_THAT(numbers(judgement.hanging), ElementsAre(1)) << name_of(phase);

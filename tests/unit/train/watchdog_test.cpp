@@ -27,7 +27,7 @@ TEST(Deadline, IsTheGivenOneOrTwentySteps) {
 }
 
 TEST(Deadline, IsTenTimesAsLongWhereNoStepTellsHowLongItTakes) {
-    for (Phase const phase : {Phase::start, Phase::evaluate, Phase::save, Phase::shutdown})
+    for (Phase const phase : {Phase::start, Phase::evaluate, Phase::check, Phase::save, Phase::shutdown})
         EXPECT_EQ(deadline_s(phase, 60, 1), 600) << name_of(phase);
     EXPECT_EQ(deadline_s(Phase::save, 60, 45), 900);
     EXPECT_EQ(deadline_s(Phase::compute, 60, 0), 600) << "first step of the launch";
@@ -260,7 +260,7 @@ TEST(PhaseBoard, OneRankSpeaksForTheHost) {
 
 TEST(PhaseBoard, PhasesHaveNames) {
     for (Phase const phase : {Phase::start, Phase::data, Phase::compute, Phase::exchange, Phase::record,
-                              Phase::evaluate, Phase::save, Phase::shutdown})
+                              Phase::evaluate, Phase::check, Phase::save, Phase::shutdown})
         EXPECT_EQ(phase_named(name_of(phase)), phase);
     EXPECT_FALSE(phase_named("lunch"));
 }
