@@ -300,13 +300,14 @@ std::string CheckpointImage::find_not_finite() const {
         if (slot.info.type != ElementType::f32) continue;
         std::span<std::byte const> const content =
             std::span(bytes_).subspan(slot.offset, slot.info.size_bytes());
-        float nonfinite = 0;  // x * 0 is 0 for every finite x and NaN otherwise
-        for (std::size_t at = 0; at < content.size(); at += sizeof(float)) {
-            float value;
-            std::memcpy(&value, content.data() + at, sizeof value);
-            nonfinite += value * 0.0f;
+        constexpr std::uint32_t exponent = 0x7f80'0000;  // all ones: infinity or NaN (IEEE 754 binary32)
+        bool has_nonfinite = false;
+        for (std::size_t at = 0; at < content.size(); at += sizeof exponent) {
+            std::uint32_t bits;
+            std::memcpy(&bits, content.data() + at, sizeof bits);
+            has_nonfinite |= (bits & exponent) == exponent;
         }
-        if (nonfinite != 0.0f) return path;
+        if (has_nonfinite) return path;
     }
     return {};
 }

@@ -166,7 +166,9 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     row.digest = checkpoint::file_digest(bytes).hex();
     row.parameters = image_->parameters_digest().hex();
     auto const write_metrics = [&] {
+        if (snapshot.metrics_csv == metrics_csv_) return;
         checkpoint::write_file_durably(path_ / "metrics.csv", snapshot.metrics_csv, ownership_.temp_dir());
+        metrics_csv_ = snapshot.metrics_csv;
     };
     bool has_row = false;
     store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {

@@ -110,7 +110,7 @@ class RunDirectory {
     std::size_t saved_epochs_ = 0;  ///< rows of the history in the checkpoint that this launch wrote last
     Position copied_position_;      ///< of the state that the writer thread has
     std::size_t copied_epochs_ = 0;
-    std::string config_json_;  ///< as last written
+    std::string metrics_csv_, config_json_;  ///< as last written
     bool warned_of_digest_ = false;
     std::future<Written> writing_;  ///< declared last: destroyed first, which waits for the writer thread
 };

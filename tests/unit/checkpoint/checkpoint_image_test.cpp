@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint_image.hpp"
 
 #include <cstring>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -73,6 +74,25 @@ TEST(CheckpointImage, EverySaveHoldsTheValuesOfItsMoment) {
     auto const kept = image.save(state.visitor());
     EXPECT_EQ(std::vector<std::byte>(kept.begin(), kept.end()), state.file())
         << "the bytes depend on the state alone";
+}
+
+TEST(CheckpointImage, FindsTheFieldThatIsNotFinite) {
+    std::vector<float> good(7, -3.0e38f), suspect(7, 1.0e-45f);
+    auto const visit = [&](StateArchive& archive) {
+        archive.field("/model/good", std::span(good), {7});
+        archive.field("/model/suspect", std::span(suspect), {7});
+    };
+    CheckpointImage image(visit);
+    image.copy(visit);
+    EXPECT_EQ(image.find_not_finite(), "");
+    for (float const value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN()})
+        for (float& place : suspect) {
+            place = value;
+            image.copy(visit);
+            EXPECT_EQ(image.find_not_finite(), "/model/suspect");
+            place = 0;
+        }
 }
 
 TEST(CheckpointImage, FieldDeclaredTwiceIsOurBug) {
