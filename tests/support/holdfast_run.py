@@ -184,6 +184,19 @@ def last_step(run_dir: Path) -> int:
     return int(steps[-1]) if steps else -1
 
 
+def train_with_checkpoints(run_dir: Path, steps: set[int], *arguments, ranks: int) -> Ended:
+    """An undisturbed run that has the checkpoints of these steps, all of them ends of epochs. A checkpoint that is due while the
+    one before is being written comes a step or more later, so a busy machine may need several tries.
+    """
+    for _ in range(20):
+        ended = run("train", *arguments, "--run", run_dir, "--keep", 100, "--save-every-epochs", 1, ranks=ranks)
+        assert ended.code == 0, ended
+        if steps <= set(checkpoints(run_dir)):
+            return ended
+        shutil.rmtree(run_dir)
+    raise AssertionError(f"no run had checkpoints of the steps {sorted(steps)}")
+
+
 def inspect(path: Path) -> dict:
     ended = run("inspect", path, "--json")
     assert ended.code == 0, ended
