@@ -19,13 +19,8 @@ RACES = int(os.environ.get("HOLDFAST_TEST_RACES", "10"))
 FLAGS = narrow("synthetic:150", epochs=6, save_every_steps=2)
 
 
-class OwnershipTest(holdfast_run.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.undisturbed = cls.shared_folder / "undisturbed"
-        ended = holdfast_run.run("train", *FLAGS, "--run", cls.undisturbed, ranks=2)
-        assert ended.code == 0, ended
+class OwnershipTest(holdfast_run.TestCaseWithUndisturbedRun):
+    FLAGS = FLAGS
 
     def test_of_two_starters_exactly_one_trains(self):
         for number in range(RACES):

@@ -25,13 +25,8 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-class DrainTest(holdfast_run.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.undisturbed = cls.shared_folder / "undisturbed"
-        ended = holdfast_run.run("train", *LONG, "--run", cls.undisturbed, ranks=2)
-        assert ended.code == 0, ended
+class DrainTest(holdfast_run.TestCaseWithUndisturbedRun):
+    FLAGS = LONG
 
     def assert_stopped_and_goes_on(self, run: Path, ended: holdfast_run.Ended, ranks: int) -> None:
         self.assertEqual(ended.code, 75, ended)

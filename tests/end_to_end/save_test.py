@@ -31,20 +31,19 @@ class Checkpoints:
         self.kept.rename(self.folder)
 
 
-class SaveTest(holdfast_run.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.undisturbed = cls.shared_folder / "undisturbed"
-        ended = holdfast_run.run("train", *FLAGS, "--run", cls.undisturbed, ranks=2)
-        assert ended.code == 0, ended
+class SaveTest(holdfast_run.TestCaseWithUndisturbedRun):
+    FLAGS = FLAGS
 
-    def test_training_goes_on_while_saves_fail(self):
-        run = self.folder / "run"
+    def start_and_take_checkpoints_away(self, run: Path) -> tuple[holdfast_run.Launch, Checkpoints]:
         launch = self.start("train", *FLAGS, "--run", run, ranks=2)
         launch.wait_for("step 5", lambda: last_step(run) >= 5)
         disk = Checkpoints(run)
         disk.take_away()
+        return launch, disk
+
+    def test_training_goes_on_while_saves_fail(self):
+        run = self.folder / "run"
+        launch, disk = self.start_and_take_checkpoints_away(run)
         step = last_step(run)
         launch.wait_for("more steps", lambda: last_step(run) >= step + 10)
         saved_before = max(int(path.stem[5:]) for path in disk.kept.glob("step-*.h5"))
@@ -58,10 +57,7 @@ class SaveTest(holdfast_run.TestCase):
 
     def test_last_save_that_fails_ends_with_75_and_loses_nothing(self):
         run = self.folder / "run"
-        launch = self.start("train", *FLAGS, "--run", run, ranks=2)
-        launch.wait_for("step 5", lambda: last_step(run) >= 5)
-        disk = Checkpoints(run)
-        disk.take_away()
+        launch, disk = self.start_and_take_checkpoints_away(run)
         ended = launch.finish()
         disk.give_back()
         self.assert_fails(ended, 75, f"the checkpoint of step {STEPS} was not saved")

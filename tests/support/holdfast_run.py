@@ -257,6 +257,19 @@ class TestCase(unittest.TestCase):
         self.assertEqual((run_dir / "metrics.csv").read_bytes(), (undisturbed / "metrics.csv").read_bytes())
 
 
+class TestCaseWithUndisturbedRun(TestCase):
+    """Trains once, with the flags FLAGS of the class and on 2 ranks, what the disturbed runs of its tests must equal."""
+
+    FLAGS: list[str] = []
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.undisturbed = cls.shared_folder / "undisturbed"
+        ended = run("train", *cls.FLAGS, "--run", cls.undisturbed, ranks=2)
+        assert ended.code == 0, ended
+
+
 def main() -> None:
     global binary, python_with_h5py, library_of_other_versions
     default = Path(__file__).resolve().parents[2] / "build" / "bin" / "holdfast"
