@@ -2,14 +2,11 @@
 // holdfast bench: what a step costs, part by part, without a run directory.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <numeric>
-#include <sstream>
-#include <unistd.h>
+#include <span>
 #include <vector>
 
 #include <CLI/CLI.hpp>

@@ -32,7 +32,8 @@ Action add_info(CLI::App& app) {
         json["hdf5"] = hdf5::library_version();
         json["cuda"] = cuda::supports_gpus() ? cuda::runtime_name() : "none";
         json["gpus"] = nlohmann::ordered_json::array();
-        for (std::size_t gpu = 0; gpu < cuda::visible_device_uuids().size(); ++gpu)
+        std::size_t const num_gpus = cuda::visible_device_uuids().size();
+        for (std::size_t gpu = 0; gpu < num_gpus; ++gpu)
             json["gpus"].push_back(cuda::device_name(static_cast<int>(gpu)));
         json["nccl_built"] = parallel::nccl_version_built();
         json["nccl_loaded"] = parallel::nccl_version_loaded();

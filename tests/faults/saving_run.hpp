@@ -25,11 +25,12 @@ class SavingRun {
     }
 
     void save(std::int64_t step) {
-        store_.commit(step, file_of(step), writer(),
-                      [&] { checkpoint::append_line_durably(path_ / "ledger.jsonl", ledger_row(step)); });
+        store_.commit(step, file_of(step), writer(), [&] {
+            checkpoint::write_file_durably(path_ / "metrics.csv", metrics_of(step), writer());
+            file_calls::mark("metrics");
+            checkpoint::append_line_durably(path_ / "ledger.jsonl", ledger_row(step));
+        });
         file_calls::mark("committed");
-        checkpoint::write_file_durably(path_ / "metrics.csv", metrics_of(step), writer());
-        file_calls::mark("metrics");
         checkpoint::write_file_durably(path_ / "config.json", "{}\n", writer());
         store_.prune(2);
     }
