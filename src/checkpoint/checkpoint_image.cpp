@@ -473,9 +473,4 @@ Digest CheckpointFile::digest_over(std::vector<std::string_view> groups) const {
 Digest CheckpointFile::state_digest() const { return digest_over(state_groups); }
 Digest CheckpointFile::parameters_digest() const { return digest_over({parameters_group}); }
 
-std::vector<std::byte> CheckpointFile::take_bytes() && {
-    reader_.reset();
-    return std::move(bytes_);
-}
-
 }  // namespace holdfast::checkpoint

@@ -133,8 +133,6 @@ class CheckpointFile {
     Digest file_digest() const { return file_digest_; }
     std::string const& name() const { return name_; }
     std::span<std::byte const> bytes() const { return bytes_; }
-    /// Gives the bytes away; the file is unusable afterwards.
-    std::vector<std::byte> take_bytes() &&;
 
   private:
     hdf5::DatasetInfo const& find(std::string_view path) const;

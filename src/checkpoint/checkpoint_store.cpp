@@ -56,7 +56,7 @@ CheckpointFile open_as_step(std::vector<std::byte> bytes, CheckpointStore::Entry
 }
 
 struct Attempt {
-    std::optional<std::vector<std::byte>> good;
+    std::optional<CheckpointFile> good;
     std::string complaint;
     Digest digest;  ///< of what was read, to tell whether two reads agree
 };
@@ -67,7 +67,7 @@ Attempt attempt(CheckpointStore::Entry const& entry) {
     try {
         std::vector<std::byte> bytes = read_checkpoint_bytes(entry.path, Trailer::required);
         result.digest = digest_of(bytes);
-        result.good = open_as_step(std::move(bytes), entry).take_bytes();
+        result.good = open_as_step(std::move(bytes), entry);
     } catch (OtherFormatError const&) {
         throw;
     } catch (Error const& error) {
@@ -149,8 +149,8 @@ std::optional<StoredCheckpoint> CheckpointStore::read_newest_good(DamagedFiles d
     return std::nullopt;
 }
 
-std::vector<std::byte> CheckpointStore::read(fs::path const& path) {
-    return CheckpointFile(read_checkpoint_bytes(path, Trailer::required), path.string()).take_bytes();
+CheckpointFile CheckpointStore::read(fs::path const& path) {
+    return {read_checkpoint_bytes(path, Trailer::required), path.string()};
 }
 
 bool CheckpointStore::is_good(Entry const& entry) {
@@ -172,7 +172,7 @@ void CheckpointStore::commit(std::int64_t step, std::span<std::byte const> bytes
     if (fs::exists(entry.path)) {
         if (auto const existing = attempt(entry).good) {
             CheckpointFile const mine({bytes.begin(), bytes.end()}, "the new checkpoint");
-            if (CheckpointFile(*existing, entry.path.string()).state_digest() == mine.state_digest()) {
+            if (existing->state_digest() == mine.state_digest()) {
                 good_steps_.insert(step);
                 return;
             }

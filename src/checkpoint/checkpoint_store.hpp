@@ -27,7 +27,7 @@ std::vector<std::byte> read_checkpoint_bytes(std::filesystem::path const& path, 
 struct StoredCheckpoint {
     std::filesystem::path path;
     std::int64_t step = 0;
-    std::vector<std::byte> bytes;
+    CheckpointFile file;
 };
 
 enum class DamagedFiles {
@@ -51,8 +51,8 @@ class CheckpointStore {
     /// Error(retry) for disk trouble.
     std::optional<StoredCheckpoint> read_newest_good(DamagedFiles damaged);
 
-    /// The bytes of this very file. Throws Error(do_not_requeue) if it does not verify.
-    static std::vector<std::byte> read(std::filesystem::path const& path);
+    /// This very file. Throws Error(do_not_requeue) if it does not verify.
+    static CheckpointFile read(std::filesystem::path const& path);
 
     /// Makes `bytes` the checkpoint of `step`; on return it is durable. `temp_dir` is the owner's folder;
     /// `before_rename` runs when the bytes are on the disk but have no name yet. A good file of the same

@@ -42,9 +42,8 @@ struct ReplayOptions {
 
 /// What rank 0 finds in the run.
 struct Task {
-    std::vector<LedgerRow> recorded;  ///< that tell of the parameters at the step, intact
-    std::string name;                 ///< of the checkpoint to begin with
-    std::vector<std::byte> bytes;
+    std::vector<LedgerRow> recorded;     ///< that tell of the parameters at the step, intact
+    std::optional<CheckpointFile> file;  ///< to begin with
 };
 
 constexpr std::size_t max_steps_named = 20;
@@ -91,16 +90,15 @@ void find_checkpoint(ReplayOptions const& options, train::LedgerText const& ledg
     std::set<std::int64_t> kept;
     for (auto const& entry : checkpoint::CheckpointStore(options.run).list()) {
         kept.insert(entry.step);
-        if (entry.step >= options.step || entry.step < history_begins || !task.bytes.empty()) continue;
+        if (entry.step >= options.step || entry.step < history_begins || task.file) continue;
         try {
-            task.bytes = checkpoint::CheckpointStore::read(entry.path);
-            task.name = entry.path.string();
+            task.file = checkpoint::CheckpointStore::read(entry.path);
         } catch (Error const& error) {
             if (error.code() != ExitCode::do_not_requeue) throw;
             log::warning("skipped a checkpoint: {}", error.what());
         }
     }
-    require(!task.bytes.empty(), ExitCode::do_not_requeue,
+    require(task.file.has_value(), ExitCode::do_not_requeue,
             "{} keeps no good checkpoint of a step from {} to {} (replay computes from there to step {}); it "
             "keeps {}; "
             "choose a later --step, or keep more with train --keep N",
@@ -178,11 +176,9 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     world.agree([&] {
         if (world.rank() == 0) task = find_task(options);
     });
-    std::optional<CheckpointFile> file;
-    std::string const name = world.broadcast(task.name, 0);
-    std::vector<std::byte> bytes = collective_broadcast_bytes(world, std::move(task.bytes));
-    world.agree([&] { file.emplace(std::move(bytes), name); });
-    Preparation const ready = collective_prepare_replay(world, *file, options);
+    CheckpointFile const file =
+        collective_broadcast_file(world, std::move(task.file), checkpoint::Trailer::required);
+    Preparation const ready = collective_prepare_replay(world, file, options);
 
     train::TrainingEngine engine(world, ready.settings,
                                  train::network_config(ready.settings, *ready.sets.train), ready.table,
@@ -190,12 +186,12 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     train::RunState state;
     state.layout = &engine.network().layout;
     state.tensors = engine.tensors();
-    world.agree([&] { state.load(*file); });
+    world.agree([&] { state.load(file); });
     state.settings = ready.settings;
     world.barrier();
     engine.training_step().load_state();
     std::int64_t const first_step = state.step;
-    log::info("Replaying steps {} to {} from {} on {} ranks", first_step + 1, options.step, name,
+    log::info("Replaying steps {} to {} from {} on {} ranks", first_step + 1, options.step, file.name(),
               world.size());
     if (!collective_compute(ready, engine, state, options.step)) {
         log::info("Stopped at step {}, as asked to; nothing was compared.", state.step);

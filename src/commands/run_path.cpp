@@ -23,10 +23,10 @@ void require_checkpoint(bool has_one, std::string const& run) {
 }
 
 checkpoint::CheckpointFile open_checkpoint(std::string const& file_or_run) {
-    if (!is_run_directory(file_or_run)) return {checkpoint::CheckpointStore::read(file_or_run), file_or_run};
+    if (!is_run_directory(file_or_run)) return checkpoint::CheckpointStore::read(file_or_run);
     auto newest = checkpoint::CheckpointStore(file_or_run).read_newest_good(checkpoint::DamagedFiles::leave);
     require_checkpoint(newest.has_value(), file_or_run);
-    return {std::move(newest->bytes), newest->path.string()};
+    return std::move(newest->file);
 }
 
 }  // namespace holdfast::commands

@@ -65,13 +65,12 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
                                                                      static_cast<double>(found.test_count)));
 }
 
-/// Rank 0: makes sure the run has a checkpoint and returns the bytes that every launch starts from.
-std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, train::RunState& state,
-                                         TrainOptions const& options) {
+/// Rank 0: makes sure the run has a checkpoint and returns the one that every launch starts from.
+CheckpointFile begin_or_continue(train::RunDirectory& run_directory, train::RunState& state,
+                                 TrainOptions const& options) {
     if (options.resume != "auto" && options.resume != "never") {
         auto const newest = run_directory.read_newest_good();
-        std::vector<std::byte> bytes = checkpoint::CheckpointStore::read(options.resume);
-        CheckpointFile const file(bytes, options.resume);
+        CheckpointFile const file = checkpoint::CheckpointStore::read(options.resume);
         if (!newest || newest->step < file.integer(checkpoint::step_path)) {
             state.load(file);
             run_directory.save_import(state, file);
@@ -82,7 +81,7 @@ std::vector<std::byte> begin_or_continue(train::RunDirectory& run_directory, tra
         run_directory.save(state);  // step 0: settings and first weights are durable before the first step
         newest = run_directory.read_newest_good();
     }
-    return std::move(newest->bytes);
+    return std::move(newest->file);
 }
 
 train::OwnedRun owned_run(Launch const& launch) {
@@ -92,11 +91,12 @@ train::OwnedRun owned_run(Launch const& launch) {
 }
 
 /// Collective. All ranks hold the checkpoint's state on return.
-void collective_load(Communicator const& world, train::RunState& state, std::vector<std::byte> bytes,
-                     Preparation const& ready, TrainOptions const& options) {
-    bytes = collective_broadcast_bytes(world, std::move(bytes));
+void collective_load(Communicator const& world, train::RunState& state, std::optional<CheckpointFile> of_root,
+                     Preparation const& ready) {
+    CheckpointFile const file =
+        collective_broadcast_file(world, std::move(of_root), checkpoint::Trailer::required);
     world.agree([&] {
-        state.load(CheckpointFile(std::move(bytes), options.run));
+        state.load(file);
         state.settings = ready.settings;  // limits may have been raised
         state.fingerprint = ready.fingerprint;
     });
@@ -166,7 +166,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
     if (collective_stop_requested(world)) return stopped_early(world, launch, options);
     times.part_done("network");
 
-    std::vector<std::byte> bytes;
+    std::optional<CheckpointFile> file;  // on rank 0
     std::optional<train::LaunchOutcome> last;
     world.agree([&] {
         if (world.rank() != 0) return;
@@ -180,12 +180,12 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         if (world.rank() != 0) return;
         log::open_file((launch.run_directory->path() / "train.log").string());
         times.part_done("own");
-        bytes = begin_or_continue(*launch.run_directory, state, options);
+        file = begin_or_continue(*launch.run_directory, state, options);
         launch.progress =
             train::progress_so_far(last, launch.run_directory->saved_step(), options.no_progress_limit);
         times.part_done("read");
     });
-    collective_load(world, state, std::move(bytes), ready, options);
+    collective_load(world, state, std::move(file), ready);
     train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
                             engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
                            options.launch, engine.replicas());

@@ -43,16 +43,14 @@ std::string describe(CheckpointFile const& file) {
 /// Collective. The file given by --init-from, on all ranks.
 std::unique_ptr<CheckpointFile> collective_read_init(Communicator const& world, std::string const& path) {
     if (path.empty()) return nullptr;
-    std::vector<std::byte> bytes;
+    std::optional<CheckpointFile> of_root;
     world.agree([&] {
-        if (world.rank() == 0) bytes = checkpoint::read_checkpoint_bytes(path, checkpoint::Trailer::optional);
+        if (world.rank() == 0)
+            of_root.emplace(checkpoint::read_checkpoint_bytes(path, checkpoint::Trailer::optional), path,
+                            checkpoint::Trailer::optional);
     });
-    bytes = collective_broadcast_bytes(world, std::move(bytes));
-    std::unique_ptr<CheckpointFile> file;
-    world.agree([&] {
-        file = std::make_unique<CheckpointFile>(std::move(bytes), path, checkpoint::Trailer::optional);
-    });
-    return file;
+    return std::make_unique<CheckpointFile>(
+        collective_broadcast_file(world, std::move(of_root), checkpoint::Trailer::optional));
 }
 
 /// The fingerprint without the note that --allow-platform-change leaves in it.
@@ -114,7 +112,7 @@ FoundRun collective_find_run(Communicator const& world, TrainOptions const& opti
         if (world.rank() != 0) return;
         checkpoint::CheckpointStore store(options.run);
         if (options.resume != "auto" && options.resume != "never") {
-            CheckpointFile const file(checkpoint::CheckpointStore::read(options.resume), options.resume);
+            CheckpointFile const file = checkpoint::CheckpointStore::read(options.resume);
             std::int64_t const step = file.integer(checkpoint::step_path);
             auto const entries = store.list();
             require(entries.empty() || entries.front().step <= step, ExitCode::do_not_requeue,
@@ -125,12 +123,12 @@ FoundRun collective_find_run(Communicator const& world, TrainOptions const& opti
             description = describe(file);
             return;
         }
-        if (auto newest = store.read_newest_good(checkpoint::DamagedFiles::leave)) {
+        if (auto const newest = store.read_newest_good(checkpoint::DamagedFiles::leave)) {
             require(options.resume == "auto", ExitCode::do_not_requeue,
                     "--resume never, but {} already holds a run at step {} (it would be overwritten); choose "
                     "another --run",
                     options.run, newest->step);
-            description = describe(CheckpointFile(std::move(newest->bytes), newest->path.string()));
+            description = describe(newest->file);
         }
     });
     description = world.broadcast(description, 0);
@@ -205,12 +203,20 @@ Preparation collective_prepare(Communicator const& world, TrainOptions const& op
     return ready;
 }
 
-std::vector<std::byte> collective_broadcast_bytes(Communicator const& world, std::vector<std::byte> bytes) {
-    std::uint64_t size = bytes.size();
+CheckpointFile collective_broadcast_file(Communicator const& world, std::optional<CheckpointFile> of_root,
+                                         checkpoint::Trailer trailer) {
+    std::optional<CheckpointFile> file = std::move(of_root);
+    std::string const name = world.broadcast(file ? file->name() : std::string(), 0);
+    std::uint64_t size = file ? file->bytes().size() : 0;
     world.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
-    bytes.resize(size);
-    world.broadcast(bytes, 0);
-    return bytes;
+    std::vector<std::byte> received(file ? 0 : size);
+    // Of the root a broadcast only reads.
+    world.broadcast(
+        file ? std::span(const_cast<std::byte*>(file->bytes().data()), size) : std::span(received), 0);
+    world.agree([&] {
+        if (!file) file.emplace(std::move(received), name, trailer);
+    });
+    return std::move(*file);
 }
 
 }  // namespace holdfast::commands

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -83,8 +84,9 @@ train::Settings collective_resume_settings(parallel::Communicator const& world, 
 Preparation collective_prepare(parallel::Communicator const& world, TrainOptions const& options,
                                FoundRun const& found, train::Settings settings);
 
-/// Collective. Rank 0's bytes, on all ranks.
-std::vector<std::byte> collective_broadcast_bytes(parallel::Communicator const& world,
-                                                  std::vector<std::byte> bytes);
+/// Collective. Rank 0's file, on all ranks; the others verify what they have received.
+checkpoint::CheckpointFile collective_broadcast_file(parallel::Communicator const& world,
+                                                     std::optional<checkpoint::CheckpointFile> of_root,
+                                                     checkpoint::Trailer trailer);
 
 }  // namespace holdfast::commands

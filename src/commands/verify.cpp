@@ -99,7 +99,7 @@ Head head_of(CheckpointFile const& file) {
 Verdict verify(fs::path const& path, std::optional<Head>* head = nullptr) {
     Verdict verdict{path, -1, {}, {}, {}};
     try {
-        CheckpointFile const file(checkpoint::CheckpointStore::read(path), path.string());
+        CheckpointFile const file = checkpoint::CheckpointStore::read(path);
         verdict.step = file.integer(checkpoint::step_path);
         verdict.file_digest = file.file_digest().hex();
         verdict.state_digest = file.state_digest().hex();

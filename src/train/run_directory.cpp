@@ -64,7 +64,7 @@ Position position_of(checkpoint::CheckpointFile const& file) {
 }
 
 std::string digest_of_file(fs::path const& path) {
-    return checkpoint::file_digest(checkpoint::CheckpointStore::read(path)).hex();
+    return checkpoint::CheckpointStore::read(path).file_digest().hex();
 }
 
 }  // namespace
@@ -86,10 +86,8 @@ RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::stri
 std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good() {
     auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine);
     if (newest) {
-        checkpoint::CheckpointFile file(std::move(newest->bytes), newest->path.string());
-        parent_digest_ = file.file_digest().hex();
-        parent_position_ = position_of(file);
-        newest->bytes = std::move(file).take_bytes();
+        parent_digest_ = newest->file.file_digest().hex();
+        parent_position_ = position_of(newest->file);
     }
     return newest;
 }
