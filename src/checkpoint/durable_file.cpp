@@ -169,15 +169,9 @@ void append_line(fs::path const& path, std::string_view line) {
     check(file.close());
 }
 
-void sync_file(fs::path const& path) {
+void sync_appended(fs::path const& path, bool is_new) {
     Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     require_appended(file.is_open() && ::fsync(file.get()) == 0 && file.close(), path);
-}
-
-void append_line_durably(fs::path const& path, std::string_view line) {
-    bool const is_new = ::access(path.c_str(), F_OK) != 0;
-    append_line(path, line);
-    sync_file(path);
     if (is_new) sync_folder(folder_of(path));
 }
 

@@ -34,11 +34,11 @@ void replace_file_durably(std::filesystem::path const& path, std::span<std::byte
 void write_file_durably(std::filesystem::path const& path, std::string_view text,
                         std::filesystem::path const& temp_dir);
 
-/// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other.
-void append_line_durably(std::filesystem::path const& path, std::string_view line);
-/// The same without a sync: until sync_file a power cut may take the line away.
+/// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other. Until sync_appended a power
+/// cut may take the line away.
 void append_line(std::filesystem::path const& path, std::string_view line);
-void sync_file(std::filesystem::path const& path);
+/// `is_new`: the file's name is not durable either.
+void sync_appended(std::filesystem::path const& path, bool is_new);
 
 void sync_folder(std::filesystem::path const& folder);
 

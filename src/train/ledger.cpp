@@ -339,8 +339,7 @@ void Ledger::append(LedgerRow row) {
     }
     if (!is_durable) return;
     // Without the lock, so that a digest's row, written between two steps, waits for no slow disk.
-    checkpoint::sync_file(path_);
-    if (is_first) checkpoint::sync_folder(path_.parent_path());
+    checkpoint::sync_appended(path_, is_first);
 }
 
 }  // namespace holdfast::train

@@ -28,7 +28,9 @@ class SavingRun {
         store_.commit(step, file_of(step), writer(), [&] {
             checkpoint::write_file_durably(path_ / "metrics.csv", metrics_of(step), writer());
             file_calls::mark("metrics");
-            checkpoint::append_line_durably(path_ / "ledger.jsonl", ledger_row(step));
+            bool const is_new = !std::filesystem::exists(path_ / "ledger.jsonl");
+            checkpoint::append_line(path_ / "ledger.jsonl", ledger_row(step));
+            checkpoint::sync_appended(path_ / "ledger.jsonl", is_new);
         });
         file_calls::mark("committed");
         checkpoint::write_file_durably(path_ / "config.json", "{}\n", writer());

@@ -282,19 +282,21 @@ TEST_F(CheckpointStoreTest, PruneDoesNotCountDamagedOnes) {
 TEST(DurableFile, AppendsRowsAndEndsACutOffOne) {
     TemporaryFolder folder;
     fs::path const path = folder.path() / "ledger.jsonl";
-    append_line_durably(path, R"({"a":1})");
-    append_line_durably(path, R"({"a":2})");
+    append_line(path, R"({"a":1})");
+    append_line(path, R"({"a":2})");
+    sync_appended(path, true);
     EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n");
     std::ofstream(path, std::ios::app) << "{\"a\":";
-    append_line_durably(path, R"({"a":3})");
+    append_line(path, R"({"a":3})");
     EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n{\"a\":\n{\"a\":3}\n");
     try {
-        append_line_durably(folder.path() / "none" / "x", "y");
+        append_line(folder.path() / "none" / "x", "y");
         FAIL();
     } catch (Error const& error) {
         EXPECT_EQ(error.code(), ExitCode::retry);
     }
-    EXPECT_THROW(append_line_durably("/dev/full", "y"), Error);
+    EXPECT_THROW(sync_appended(folder.path() / "none" / "x", false), Error);
+    EXPECT_THROW(append_line("/dev/full", "y"), Error);
 }
 
 TEST(DurableFile, ReplacesATextAsAWhole) {

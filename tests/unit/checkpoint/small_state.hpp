@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_image.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace holdfast::checkpoint {
 
@@ -52,20 +53,7 @@ inline std::vector<std::byte> file_of_step(std::int64_t step) {
     return state.file();
 }
 
-class TemporaryFolder {
-  public:
-    TemporaryFolder() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "holdfast-test-XXXXXX").string();
-        path_ = ::mkdtemp(pattern.data());
-    }
-    ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-    TemporaryFolder(TemporaryFolder const&) = delete;
-    TemporaryFolder& operator=(TemporaryFolder const&) = delete;
-    std::filesystem::path const& path() const { return path_; }
-
-  private:
-    std::filesystem::path path_;
-};
+using test::TemporaryFolder;
 
 inline void write_bytes(std::filesystem::path const& path, std::span<std::byte const> bytes) {
     std::ofstream(path, std::ios::binary)
