@@ -176,8 +176,8 @@ ExitCode run_command_line(Arguments& arguments) {
     app.get_formatter()->column_width(34);
     std::vector<std::pair<CLI::App*, Action>> commands;
     using Add = Action (*)(CLI::App&);
-    for (Add const add :
-         {&add_train, &add_eval, &add_inspect, &add_verify, &add_replay, &add_pack, &add_info, &add_bench}) {
+    for (Add const add : {&add_train, &add_eval, &add_inspect, &add_verify, &add_replay, &add_pack, &add_info,
+                          &add_bench, &add_doctor}) {
         Action action = add(app);
         commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(),
                               std::move(action));

@@ -28,6 +28,7 @@ Action add_verify(CLI::App& app);
 Action add_pack(CLI::App& app);
 Action add_info(CLI::App& app);
 Action add_bench(CLI::App& app);
+Action add_doctor(CLI::App& app);
 Action add_replay(CLI::App& app);
 
 /// Parses the command line (flag > environment HOLDFAST_NAME > --config FILE > default) and runs the command.

@@ -2,26 +2,17 @@
 #include "commands/launch_device.hpp"
 
 #include <sstream>
-#include <vector>
 
 #include <fmt/ranges.h>
 
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "parallel/device_assignment.hpp"
 #include "parallel/nccl_exchange.hpp"
 #include "train/torch_on_gpu.hpp"
 
 namespace holdfast::commands {
-namespace {
 
-struct RankView {
-    int host = 0;
-    parallel::GpuView gpus;
-};
-
-/// Collective. What every rank sees, by rank.
-std::vector<RankView> collective_views(parallel::Communicator const& world) {
+std::vector<RankView> collective_gpu_views(parallel::Communicator const& world) {
     parallel::GpuView const mine = parallel::gpu_view(cuda::visible_device_uuids());
     std::vector<RankView> views;
     for (std::string const& text : world.all_gather(
@@ -35,13 +26,11 @@ std::vector<RankView> collective_views(parallel::Communicator const& world) {
     return views;
 }
 
-}  // namespace
-
 std::string collective_resolve_device(parallel::Communicator const& world, std::string const& wanted) {
     if (wanted != "auto") return wanted;
     std::vector<parallel::GpuView> all;
     bool expects_one = false;
-    for (RankView const& view : collective_views(world)) {
+    for (RankView const& view : collective_gpu_views(world)) {
         all.push_back(view.gpus);
         expects_one = expects_one || view.gpus.expects_one;
     }
@@ -68,7 +57,7 @@ LaunchDevice collective_start_device(parallel::Communicator const& world, train:
         });
         return device;
     }
-    std::vector<RankView> const views = collective_views(world);
+    std::vector<RankView> const views = collective_gpu_views(world);
     world.agree([&] {
         require(cuda::supports_gpus(), ExitCode::do_not_requeue,
                 "--device cuda: this Holdfast was built without CUDA; build it where nvcc is, with "

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "parallel/communicator.hpp"
+#include "parallel/device_assignment.hpp"
 #include "parallel/launch_table.hpp"
 #include "train/compute_device.hpp"
 #include "train/settings.hpp"
@@ -18,6 +20,14 @@ struct LaunchDevice {
     std::unique_ptr<cuda::Stream> stream;  ///< null on CPUs
     train::ComputeDevice compute;
 };
+
+struct RankView {
+    int host = 0;
+    parallel::GpuView gpus;
+};
+
+/// Collective. What every rank sees, by rank.
+std::vector<RankView> collective_gpu_views(parallel::Communicator const& world);
 
 /// Collective. "cpu" or "cuda" for --device `wanted`. auto: GPUs if every rank sees one; throws on all ranks where falling back
 /// to CPUs could be a mistake.

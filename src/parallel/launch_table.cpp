@@ -2,6 +2,7 @@
 #include "parallel/launch_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -82,11 +83,23 @@ int LaunchTable::num_replicas_of_host(int host) const {
     return count;
 }
 
+std::vector<int> LaunchTable::first_rank_of_hosts() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < static_cast<int>(rows.size()); ++rank)  // ordered by host
+        if (rank == 0 ||
+            rows[static_cast<std::size_t>(rank)].host != rows[static_cast<std::size_t>(rank - 1)].host)
+            ranks.push_back(rank);
+    return ranks;
+}
+
+int LaunchTable::num_ranks_of_host(int host) const {
+    return static_cast<int>(std::ranges::count(rows, host, &LaunchRow::host));
+}
+
 std::vector<std::string> LaunchTable::host_names() const {
     std::vector<std::string> names;
-    int last_host = -1;
-    for (LaunchRow const& row : rows)  // ordered by host
-        if (std::exchange(last_host, row.host) != row.host) names.push_back(row.host_name);
+    for (int const rank : first_rank_of_hosts())
+        names.push_back(rows[static_cast<std::size_t>(rank)].host_name);
     return names;
 }
 
@@ -98,11 +111,15 @@ int LaunchTable::default_threads_per_replica() const {
 }
 
 std::vector<std::string> LaunchTable::warnings() const {
+    std::vector<std::string> warnings = unused_core_warnings();
+    std::ranges::move(crowded_core_warnings(), std::back_inserter(warnings));
+    return warnings;
+}
+
+std::vector<std::string> LaunchTable::unused_core_warnings() const {
     std::vector<std::string> warnings;
-    int last_host = -1;
-    for (LaunchRow const& row : rows) {
-        if (row.host == last_host) continue;  // rows are ordered by host
-        last_host = row.host;
+    for (int const rank : first_rank_of_hosts()) {
+        LaunchRow const& row = rows[static_cast<std::size_t>(rank)];
         int const cores = num_cores_of_host(row.host);
         if (2 * cores <= row.machine_cores)
             warnings.push_back(
@@ -112,8 +129,16 @@ std::vector<std::string> LaunchTable::warnings() const {
                             "--bind-to none, or "
                             "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
                             row.host_name, cores, row.machine_cores));
-        int const num_ranks = static_cast<int>(
-            std::ranges::count_if(rows, [&](LaunchRow const& other) { return other.host == row.host; }));
+    }
+    return warnings;
+}
+
+std::vector<std::string> LaunchTable::crowded_core_warnings() const {
+    std::vector<std::string> warnings;
+    for (int const rank : first_rank_of_hosts()) {
+        LaunchRow const& row = rows[static_cast<std::size_t>(rank)];
+        int const num_ranks = num_ranks_of_host(row.host);
+        int const cores = num_cores_of_host(row.host);
         if (num_ranks > cores)
             warnings.push_back(
                 fmt::format("{} ranks share {} cores on {} (they take turns); start fewer ranks", num_ranks,

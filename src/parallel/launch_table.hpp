@@ -24,12 +24,17 @@ struct LaunchTable {
     std::vector<LaunchRow> rows;  ///< by rank
 
     std::string text() const;
-    std::vector<std::string> warnings() const;
+    std::vector<std::string> warnings() const;  ///< the two below
+    std::vector<std::string> unused_core_warnings()
+        const;  ///< hosts most of whose cores the ranks may not use
+    std::vector<std::string> crowded_core_warnings() const;  ///< hosts with more ranks than cores
     /// Cores that any rank of the host may use. On a cluster a rank's mask is often all of its host's cores,
     /// so masks overlap.
     int num_cores_of_host(int host) const;
     int num_replicas_of_host(int host) const;
-    std::vector<std::string> host_names() const;  ///< each once, in the order of the ranks
+    int num_ranks_of_host(int host) const;
+    std::vector<int> first_rank_of_hosts() const;  ///< in the order of the hosts
+    std::vector<std::string> host_names() const;   ///< each once, in the order of the ranks
     /// Default of --threads: cores of the host / replicas there, at least 1; the least over the hosts.
     int default_threads_per_replica() const;
 };

@@ -4,6 +4,9 @@
 // main's catch calls abort instead.
 #pragma once
 
+#include <chrono>
+#include <string>
+
 namespace holdfast::parallel {
 
 class MpiSession {
@@ -24,5 +27,12 @@ class MpiSession {
 /// OMPI_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS. (SLURM_NTASKS proves nothing: it is also set in the batch
 /// shell, where mpirun is started.)
 void require_one_launch(int mpi_size, char const* ompi_world_size, char const* slurm_step_num_tasks);
+
+/// Starts MPI in a child process and says why that fails, in MPI's own words; empty if it does not. Where MPI cannot start, MPI_Init
+/// ends the process rather than return. Only for a process without a launcher: the child would take its place in the launch.
+std::string why_mpi_cannot_start(std::chrono::seconds time_limit);
+
+/// The first sentence of what MPI printed, without its frames and the lines that begin with a host and a process number.
+std::string first_complaint(std::string const& output);
 
 }  // namespace holdfast::parallel
