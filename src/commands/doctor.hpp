@@ -16,6 +16,8 @@ namespace holdfast::commands {
 
 struct DoctorOptions {
     train::Settings settings;
+    std::string command_text;  ///< all flags with their values: the same on all ranks?
+    bool looks_at_data = false;
     std::string run = "./holdfast-run";
     int keep = 3;
     bool json = false;
@@ -24,13 +26,14 @@ struct DoctorOptions {
 
 struct Diagnosis {
     parallel::LaunchTable table;
-    doctor::Findings findings;
+    doctor::Findings findings;  ///< complete on rank 0
+    int num_errors = 0;         ///< on all ranks
 };
 
-/// Before MPI is started: whether it can be. The launcher as far as the environment tells.
+/// Before MPI is started: who started this process, and whether MPI can be started, where trying it does no harm.
 doctor::Launcher find_launcher();
 
-/// Collective. `launcher` as found before MPI was started. The same on all ranks.
+/// Collective. `launcher` as found before MPI was started.
 Diagnosis collective_diagnose(parallel::Communicator const& world, DoctorOptions const& options,
                               doctor::Launcher const& launcher);
 

@@ -9,6 +9,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/version.hpp"
+#include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
 #include "hdf5/image_file.hpp"
 #include "parallel/device_assignment.hpp"
@@ -19,24 +20,33 @@ namespace holdfast::commands {
 
 std::string version_line() { return "holdfast " HOLDFAST_VERSION; }
 
+std::string stack_versions() {
+    nlohmann::ordered_json json;
+    json["holdfast"] = HOLDFAST_VERSION;
+    json["libtorch"] = train::torch_version();
+    json["cpu_capability"] = train::cpu_capability();
+    json["mpi"] = parallel::mpi_version();
+    json["hdf5"] = hdf5::library_version();
+    json["cuda"] = cuda::supports_gpus() ? cuda::runtime_name() : "none";
+    try {
+        json["nccl_built"] = parallel::nccl_version_built();
+        json["nccl_loaded"] = parallel::nccl_version_loaded();
+    } catch (Error const& error) {  // a program for GPUs, where there is no NCCL
+        json["nccl_loaded"] = error.what();
+    }
+    return json.dump();
+}
+
 Action add_info(CLI::App& app) {
     auto const as_json = std::make_shared<bool>(false);
     CLI::App* const command = app.add_subcommand("info", "Show versions and what this machine offers");
     command->add_flag("--json", *as_json, "As JSON");
     return [as_json](Arguments&) {
-        nlohmann::ordered_json json;
-        json["holdfast"] = HOLDFAST_VERSION;
-        json["libtorch"] = train::torch_version();
-        json["cpu_capability"] = train::cpu_capability();
-        json["mpi"] = parallel::mpi_version();
-        json["hdf5"] = hdf5::library_version();
-        json["cuda"] = cuda::supports_gpus() ? cuda::runtime_name() : "none";
+        auto json = nlohmann::ordered_json::parse(stack_versions());
         json["gpus"] = nlohmann::ordered_json::array();
         std::size_t const num_gpus = cuda::visible_device_uuids().size();
         for (std::size_t gpu = 0; gpu < num_gpus; ++gpu)
             json["gpus"].push_back(cuda::device_name(static_cast<int>(gpu)));
-        json["nccl_built"] = parallel::nccl_version_built();
-        json["nccl_loaded"] = parallel::nccl_version_loaded();
         json["cores_usable"] = parallel::affinity_cores().size();
         json["cores_machine"] = parallel::num_machine_cores();
         json["fingerprint"] = nlohmann::ordered_json::parse(train::numeric_fingerprint(1));

@@ -95,14 +95,16 @@ void collective_require_same(Communicator const& world, char const* what, std::s
             what, difference));
 }
 
+std::string program_description() {
+    return fmt::format("{}\nbinary with digest {}\nLibTorch {} (built with), {} (loaded)\n{}\n",
+                       version_line(),
+                       digest_of(checkpoint::read_file("/proc/self/exe", max_binary_bytes)).hex(),
+                       train::torch_version(), train::torch_version_loaded(), parallel::mpi_version());
+}
+
 void collective_require_same_program(Communicator const& world) {
     std::string mine;
-    world.agree([&] {
-        mine = fmt::format("{}\nbinary with digest {}\nLibTorch {} (built with), {} (loaded)\n{}\n",
-                           version_line(),
-                           digest_of(checkpoint::read_file("/proc/self/exe", max_binary_bytes)).hex(),
-                           train::torch_version(), train::torch_version_loaded(), parallel::mpi_version());
-    });
+    world.agree([&] { mine = program_description(); });
     collective_require_same(world, "programs", mine);
 }
 

@@ -67,6 +67,9 @@ bool collective_stop_requested(parallel::Communicator const& world);
 /// Collective. All ranks must say the same, line by line; throws AgreedError with the first line that differs.
 void collective_require_same(parallel::Communicator const& world, char const* what, std::string const& mine);
 
+/// This binary's digest and the versions of LibTorch and MPI that it runs with, one a line.
+std::string program_description();
+
 /// Collective. All ranks must run the same binary with the same versions of LibTorch and MPI. (NCCL is loaded for GPUs only, and
 /// then must be the one the binary was built with.)
 void collective_require_same_program(parallel::Communicator const& world);

@@ -128,6 +128,12 @@ std::span<float> HostSharedMemory::floats() const {
     return {reinterpret_cast<float*>(bytes_.data()), bytes_.size() / sizeof(float)};
 }
 
+bool HostSharedMemory::collective_needs_no_folder(Communicator const& communicator) {
+    std::byte* const base = map_memfd(communicator.state(), page_bytes);
+    if (base != nullptr) munmap(base, page_bytes);
+    return base != nullptr;
+}
+
 HostSharedMemory HostSharedMemory::collective_allocate(Communicator const& communicator,
                                                        std::size_t size_bytes, Backing backing) {
     Communicator::State const& s = communicator.state();

@@ -23,6 +23,8 @@ class HostSharedMemory {
     /// it.
     static HostSharedMemory collective_allocate(Communicator const& communicator, std::size_t size_bytes,
                                                 Backing backing = Backing::memfd_or_window);
+    /// Collective over all ranks. Whether the ranks can share memory without /dev/shm.
+    static bool collective_needs_no_folder(Communicator const& communicator);
     ~HostSharedMemory();
     HostSharedMemory(HostSharedMemory&&) noexcept;
     HostSharedMemory& operator=(HostSharedMemory&&) noexcept;

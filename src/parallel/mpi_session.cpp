@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/mpi_session.hpp"
 
-#include <array>
-#include <cerrno>
-#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
-#include <poll.h>
 #include <sstream>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <mpi.h>
 
+#include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
 #include "parallel/mpi_check.hpp"
@@ -67,43 +62,17 @@ void require_one_launch(int mpi_size, char const* ompi_world_size, char const* s
 }
 
 std::string why_mpi_cannot_start(std::chrono::seconds time_limit) {
-    std::array<int, 2> pipe_ends{};
-    if (::pipe(pipe_ends.data()) != 0) return fmt::format("no pipe: {}", std::strerror(errno));
-    pid_t const child = fork();
-    if (child == 0) {
-        for (int const output : {STDOUT_FILENO, STDERR_FILENO}) dup2(pipe_ends[1], output);
-        close(pipe_ends[0]);
-        if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) _exit(1);
-        MPI_Finalize();
-        _exit(0);
-    }
-    close(pipe_ends[1]);
-    if (child < 0) {
-        close(pipe_ends[0]);
-        return fmt::format("no process: {}", std::strerror(errno));
-    }
-    auto const end = std::chrono::steady_clock::now() + time_limit;
-    std::string output;
-    std::array<char, 4096> part{};
-    int status = 0;
-    bool has_ended = false;
-    while (!has_ended && std::chrono::steady_clock::now() < end) {
-        pollfd readable{pipe_ends[0], POLLIN, 0};
-        if (::poll(&readable, 1, 20) > 0) {
-            ssize_t const length = ::read(pipe_ends[0], part.data(), part.size());
-            if (length > 0) output.append(part.data(), static_cast<std::size_t>(length));
-        }
-        has_ended = waitpid(child, &status, WNOHANG) == child;
-    }
-    if (!has_ended) {
-        kill(child, SIGKILL);
-        waitpid(child, &status, 0);
-    }
-    close(pipe_ends[0]);
-    if (!has_ended) return fmt::format("MPI_Init has not returned within {} s", time_limit.count());
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-    std::string const complaint = first_complaint(output);
-    return complaint.empty() ? "MPI_Init ends the process without a word" : complaint;
+    ChildEnd const ended = run_child(
+        [] {
+            if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) return 1;
+            MPI_Finalize();
+            return 0;
+        },
+        time_limit);
+    if (!ended.has_ended) return fmt::format("MPI_Init has not returned within {} s", time_limit.count());
+    if (ended.code == 0) return "";
+    std::string const complaint = first_complaint(ended.output);
+    return complaint.empty() ? fmt::format("MPI_Init ends the process with code {}", ended.code) : complaint;
 }
 
 std::string first_complaint(std::string const& output) {

@@ -115,7 +115,7 @@ Finding judge_launcher(Launcher const& launcher) {
             "", ""};
 }
 
-Finding judge_ranks(parallel::LaunchTable const& table, Launcher const& launcher) {
+Finding judge_ranks(parallel::LaunchTable const& table, Launcher const& launcher, std::int64_t replicas) {
     constexpr char const* check = "ranks";
     std::vector<std::string> hosts;
     std::set<int> counts;
@@ -127,6 +127,11 @@ Finding judge_ranks(parallel::LaunchTable const& table, Launcher const& launcher
     }
     std::string const seen =
         fmt::format("{} ranks on {} hosts: {}", table.rows.size(), hosts.size(), fmt::join(hosts, ", "));
+    if (replicas > 0 && replicas < static_cast<std::int64_t>(table.rows.size()))
+        return {
+            check, State::error, fmt::format("{}, for {} replicas", seen, replicas),
+            "a rank needs at least one",
+            fmt::format("mpirun -np {} ..., or a new run with --replicas {}", replicas, table.rows.size())};
     std::vector<std::string> const names = table.host_names();
     if (std::set(names.begin(), names.end()).size() < names.size())
         return {check, State::warning, fmt::format("{}; hosts of one name share no memory", seen),

@@ -3,6 +3,7 @@
 // Pure functions of what was found (launch_facts.hpp).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +35,8 @@ struct Launcher {
 };
 
 Finding judge_launcher(Launcher const& launcher);
-Finding judge_ranks(parallel::LaunchTable const& table, Launcher const& launcher);
+/// `replicas`: of --replicas, 0 if it is not given.
+Finding judge_ranks(parallel::LaunchTable const& table, Launcher const& launcher, std::int64_t replicas);
 
 /// `wanted` is the value of --device. `has_cuda`: this program can use GPUs.
 Finding judge_devices(std::vector<RankView> const& views, std::string const& wanted, bool has_cuda);

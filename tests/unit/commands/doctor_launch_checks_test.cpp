@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
-#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "commands/doctor/launch_checks.hpp"
 #include "commands/doctor/launch_facts.hpp"
+#include "unit/commands/expect_finding.hpp"
 
 namespace holdfast::commands::doctor {
 namespace {
 
 using testing::HasSubstr;
-
-/// The state, and that what is not ok says why and what to do.
-State state_of(Finding const& finding) {
-    EXPECT_FALSE(finding.seen.empty());
-    EXPECT_EQ(finding.state == State::ok, finding.why.empty()) << finding.seen;
-    EXPECT_EQ(finding.state == State::ok, finding.fix.empty()) << finding.seen;
-    return finding.state;
-}
 
 Launcher launcher(std::map<std::string, std::string> const& environment, int mpi_size = 1) {
     Launcher found = launcher_of([&](char const* name) {
@@ -102,25 +94,33 @@ parallel::LaunchRow row(int host, std::vector<int> cores, int machine_cores = 4)
 TEST(JudgeRanks, CountsThemByHost) {
     parallel::LaunchTable const table{{row(0, {0}), row(0, {1}), row(1, {0}), row(1, {1})}};
     Finding const finding =
-        judge_ranks(table, launcher({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_JOB_NUM_NODES", "2"}}, 4));
+        judge_ranks(table, launcher({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_JOB_NUM_NODES", "2"}}, 4), 0);
     EXPECT_EQ(state_of(finding), State::ok);
     EXPECT_EQ(finding.seen, "4 ranks on 2 hosts: node0 (2), node1 (2)");
 }
 
 TEST(JudgeRanks, UnevenIdleOrApart) {
     parallel::LaunchTable const uneven{{row(0, {0}), row(0, {1}), row(1, {0})}};
-    EXPECT_EQ(state_of(judge_ranks(uneven, launcher({}, 3))), State::warning);
+    EXPECT_EQ(state_of(judge_ranks(uneven, launcher({}, 3), 0)), State::warning);
     parallel::LaunchTable const one{{row(0, {0}), row(0, {1})}};
     Finding const idle =
-        judge_ranks(one, launcher({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_JOB_NUM_NODES", "2"}}, 2));
+        judge_ranks(one, launcher({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_JOB_NUM_NODES", "2"}}, 2), 0);
     EXPECT_EQ(state_of(idle), State::warning);
     EXPECT_THAT(idle.seen, HasSubstr("the job has 2 nodes"));
-    EXPECT_EQ(state_of(judge_ranks(one, launcher({{"SLURM_JOB_NUM_NODES", "2"}}))), State::ok) << "no launch";
+    EXPECT_EQ(state_of(judge_ranks(one, launcher({{"SLURM_JOB_NUM_NODES", "2"}}), 0)), State::ok)
+        << "no launch";
     parallel::LaunchTable apart{{row(0, {0}), row(1, {1})}};
     apart.rows[1].host_name = "node0";
-    Finding const finding = judge_ranks(apart, launcher({}, 2));
+    Finding const finding = judge_ranks(apart, launcher({}, 2), 2);
+
     EXPECT_EQ(state_of(finding), State::warning);
     EXPECT_THAT(finding.seen, HasSubstr("share no memory"));
+}
+
+TEST(JudgeRanks, MoreThanReplicas) {
+    parallel::LaunchTable const table{{row(0, {0}), row(0, {1}), row(0, {2})}};
+    EXPECT_EQ(state_of(judge_ranks(table, launcher({}, 3), 2)), State::error);
+    EXPECT_EQ(state_of(judge_ranks(table, launcher({}, 3), 3)), State::ok);
 }
 
 RankView view(int host, std::vector<std::string> uuids, bool expects_one = true) {
