@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -155,7 +154,7 @@ doctor::Findings collective_storage(Communicator const& world, DoctorOptions con
     auto const stored = doctor::within(disk_limit, [run] { return doctor::checkpoints_of(run); }).value;
     std::uint64_t const size =
         stored.count > 0 ? stored.size_bytes_each : checkpoint_bytes(layout_of(options.settings));
-    std::string const shown = std::filesystem::absolute(folder).lexically_normal().string();
+    std::string const shown = doctor::absolute_path(folder);
     return {doctor::judge_run_directory(run, shown, failure),
             doctor::judge_shared(!nonce.empty(), shown, unseen_by, hosts), doctor::judge_sync(sync, size),
             doctor::judge_space(space, shown, size, stored.count, options.keep)};
@@ -382,6 +381,26 @@ void print_diagnosis(Diagnosis const& diagnosis, DoctorOptions const& options) {
         std::cerr << doctor::trouble_of(diagnosis.findings);
     else
         std::cout << diagnosis.table.text() << "\n\n" << doctor::text_of(diagnosis.findings) << std::endl;
+}
+
+void require_launch(doctor::Launcher const& launcher) {
+    if (launcher.has_launcher()) return;  // how many it really is MPI will tell
+    Finding const finding = doctor::judge_launcher(launcher);
+    require(finding.state != State::error, ExitCode::do_not_requeue, "{} ({}); {}", finding.seen, finding.why,
+            finding.fix);
+}
+
+void collective_require_health(Communicator const& world, DoctorOptions const& options,
+                               doctor::Launcher launcher) {
+    launcher.mpi_size = world.size();
+    Diagnosis const diagnosis = collective_diagnose(world, options, launcher);
+    if (world.rank() == 0) print_diagnosis(diagnosis, options);
+    if (diagnosis.num_errors > 0)
+        throw AgreedError(
+            ExitCode::do_not_requeue,
+            fmt::format("'holdfast doctor' finds {} errors (the launch would fail or lose work); see the "
+                        "table above, or leave --doctor away",
+                        diagnosis.num_errors));
 }
 
 Action add_doctor(CLI::App& app) {

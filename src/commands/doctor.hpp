@@ -40,4 +40,11 @@ Diagnosis collective_diagnose(parallel::Communicator const& world, DoctorOptions
 /// Rank 0 prints it.
 void print_diagnosis(Diagnosis const& diagnosis, DoctorOptions const& options);
 
+/// Throws Error(do_not_requeue) where the environment alone tells that the ranks would not find each other.
+void require_launch(doctor::Launcher const& launcher);
+
+/// Collective. Prints the diagnosis; throws AgreedError(do_not_requeue) if it has an error.
+void collective_require_health(parallel::Communicator const& world, DoctorOptions const& options,
+                               doctor::Launcher launcher);
+
 }  // namespace holdfast::commands

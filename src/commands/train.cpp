@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_store.hpp"
+#include "commands/doctor.hpp"
 #include "commands/train_end.hpp"
 #include "commands/train_start.hpp"
 #include "commands/version.hpp"
@@ -113,6 +114,15 @@ ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOpt
     return ExitCode::retry;
 }
 
+DoctorOptions doctor_options(TrainOptions const& options) {
+    DoctorOptions of_doctor;
+    of_doctor.settings = options.settings;
+    of_doctor.command_text = options.command_text;
+    of_doctor.run = options.run;
+    of_doctor.keep = options.keep;
+    return of_doctor;
+}
+
 ExitCode train_run(Communicator const& world, TrainOptions const& options, Launch& launch,
                    train::Watchdog& watchdog, report::StartTimes& times) {
     collective_require_same_program(world);
@@ -210,6 +220,8 @@ ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     report::StartTimes times;
     train::check_ranges(options.settings);
     train::keep_freed_memory();
+    doctor::Launcher launcher;
+    if (options.doctor) require_launch(launcher = find_launcher());
     train::Watchdog watchdog(options.watchdog_seconds);
     parallel::MpiSession const mpi(arguments.argc, arguments.argv);
     Communicator world = Communicator::collective_world();
@@ -218,6 +230,7 @@ ExitCode run_train(TrainOptions const& options, Arguments& arguments) {
     times.part_done("mpi");
     Launch launch;
     try {
+        if (options.doctor) collective_require_health(world, doctor_options(options), launcher);
         ExitCode const code = train_run(world, options, launch, watchdog, times);
         world.barrier();  // mpirun kills the others when the first rank leaves with another code than 0
         watchdog.detach();

@@ -122,6 +122,8 @@ Action add_train(CLI::App& app) {
         ->check(CLI::IsMember({"auto", "always", "never"}));
     command->add_flag("--allow-platform-change", options->allow_platform_change,
                       "Go on where the machine computes other bits");
+    command->add_flag("--doctor", options->doctor,
+                      "First 'holdfast doctor'; train only if it finds no error");
     command->add_flag("--dry-run", options->dry_run, "Check everything, write nothing");
     command->add_flag("--print-config", options->print_config, "Print all flags as a --config file and exit");
     return [command, options](Arguments& arguments) {

@@ -35,6 +35,7 @@ struct TrainOptions {
     std::int64_t no_progress_limit = 3;
     bool allow_platform_change = false;
     bool dry_run = false;
+    bool doctor = false;
     bool print_config = false;
     double stop_after_minutes = 0;  ///< 0: no limit
 };

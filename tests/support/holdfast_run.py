@@ -39,7 +39,6 @@ NARROW_STEPS_PER_EPOCH = 4
 binary = Path()
 python_with_h5py = sys.executable
 library_of_other_versions = Path()
-binary_with_fake_gpus = Path()
 
 
 @dataclass
@@ -272,19 +271,16 @@ class TestCaseWithUndisturbedRun(TestCase):
 
 
 def main() -> None:
-    global binary, python_with_h5py, library_of_other_versions, binary_with_fake_gpus
+    global binary, python_with_h5py, library_of_other_versions
     default = Path(__file__).resolve().parents[2] / "build" / "bin" / "holdfast"
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--holdfast", type=Path, default=default, help="the program to test (default: %(default)s)")
     parser.add_argument("--h5py-python", default=sys.executable, help="an interpreter with h5py (default: %(default)s)")
     default = default.parents[1] / "tests" / "libother_versions.so"
     parser.add_argument("--other-versions", type=Path, default=default, help="tests/support/other_versions.cpp (default: %(default)s)")
-    default = default.with_name("holdfast_with_fake_gpus")
-    parser.add_argument("--with-fake-gpus", type=Path, default=default, help="tests/support/fake_gpus.cpp (default: %(default)s)")
     options, remaining = parser.parse_known_args()
     binary, python_with_h5py = options.holdfast.resolve(), options.h5py_python
     library_of_other_versions = options.other_versions.resolve()
-    binary_with_fake_gpus = options.with_fake_gpus.resolve()
     if not binary.is_file():
         sys.exit(f"{binary} is not there; build it or name it with --holdfast")
     program = unittest.main(module="__main__", argv=[sys.argv[0], *remaining], verbosity=2, exit=False)

@@ -67,6 +67,12 @@ std::string existing_folder(std::string const& run) {
     return folder.string();
 }
 
+std::string absolute_path(std::string const& folder) {
+    std::error_code error;
+    fs::path const path = folder == "." ? fs::current_path(error) : fs::absolute(folder, error);
+    return error ? folder : path.lexically_normal().string();
+}
+
 void write_nonce(std::string const& folder, std::string const& name, std::string const& text) {
     fs::path const path = fs::path(folder) / name;
     ScratchFile file(path, /*keep=*/true);

@@ -11,6 +11,9 @@ namespace holdfast::commands::doctor {
 /// `run`, or the nearest folder above it that exists, "." for a relative one without. Throws Error if that is no folder.
 std::string existing_folder(std::string const& run);
 
+/// For messages: as it is where the working directory is gone.
+std::string absolute_path(std::string const& folder);
+
 /// Writes a new file with `text` in `folder` and syncs it. Throws Error with the system's reason.
 void write_nonce(std::string const& folder, std::string const& name, std::string const& text);
 void remove_nonce(std::string const& folder, std::string const& name);

@@ -48,6 +48,12 @@ TEST(ExistingFolder, IsTheNearestAbove) {
     EXPECT_THROW(existing_folder((folder.path() / "link").string()), Error) << "mkdir fails there too";
 }
 
+TEST(AbsolutePath, ForMessages) {
+    EXPECT_EQ(absolute_path("."), fs::current_path().string());
+    EXPECT_EQ(absolute_path("a/../b"), (fs::current_path() / "b").string());
+    EXPECT_EQ(absolute_path("/a"), "/a");
+}
+
 TEST(Nonce, IsSeenAndRemoved) {
     test::TemporaryFolder const folder;
     std::string const path = folder.path().string();
