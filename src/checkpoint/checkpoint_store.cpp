@@ -187,17 +187,20 @@ void CheckpointStore::commit(std::int64_t step, std::span<std::byte const> bytes
     fail(ExitCode::retry, "the checkpoint of step {} was not saved: {}", step, error.what());
 }
 
-void CheckpointStore::prune(int keep) {
+void CheckpointStore::prune(int keep, fs::path const& temp_dir) {
     int num_good = 0;
     for (Entry const& entry : list()) {
         if (num_good < std::max(keep, min_kept)) {
             if (is_good(entry)) ++num_good;
-        } else if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT) {
+            continue;
+        }
+        // By way of the owner's folder: once that is gone, another launch decides what is old.
+        fs::path const aside = temp_dir / entry.path.filename();
+        bool const removed = ::rename(entry.path.c_str(), aside.c_str()) == 0 && ::unlink(aside.c_str()) == 0;
+        if (!removed && errno != ENOENT)
             log::warning("cannot delete the old checkpoint {}: {}", entry.path.string(),
                          std::strerror(errno));
-        } else {
-            good_steps_.erase(entry.step);
-        }
+        if (removed) good_steps_.erase(entry.step);
     }
 }
 

@@ -60,8 +60,9 @@ class CheckpointStore {
     void commit(std::int64_t step, std::span<std::byte const> bytes, std::filesystem::path const& temp_dir,
                 std::function<void()> const& before_rename = {});
 
-    /// Deletes what is older than the `keep` newest good checkpoints, of which it leaves at least two.
-    void prune(int keep);
+    /// Deletes what is older than the `keep` newest good checkpoints, of which it leaves at least two. `temp_dir` is the
+    /// owner's folder.
+    void prune(int keep, std::filesystem::path const& temp_dir);
 
     std::filesystem::path path_of(std::int64_t step) const;
 
