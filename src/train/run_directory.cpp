@@ -83,8 +83,9 @@ RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::stri
     ::unlink((path_ / "drain").c_str());
 }
 
-std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good() {
-    auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine);
+std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good(
+    std::optional<checkpoint::StoredCheckpoint> known) {
+    auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine, std::move(known));
     if (newest) {
         parent_digest_ = newest->file.file_digest().hex();
         parent_position_ = position_of(newest->file);

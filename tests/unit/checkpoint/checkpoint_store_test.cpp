@@ -118,6 +118,19 @@ TEST_F(CheckpointStoreTest, OwnerSetsDamagedOnesAside) {
     EXPECT_EQ(newest(DamagedFiles::quarantine), 2);
 }
 
+TEST_F(CheckpointStoreTest, WhatIsKnownIsReadAgainOnlyIfItChanged) {
+    for (std::int64_t const step : {1, 2}) commit(step);
+    auto known = store.read_newest_good(DamagedFiles::leave);
+    std::byte const* const bytes = known->file.bytes().data();
+    known = store.read_newest_good(DamagedFiles::leave, std::move(known));
+    EXPECT_EQ(known->file.bytes().data(), bytes) << "the same memory";
+    damage(2);
+    known = store.read_newest_good(DamagedFiles::leave, std::move(known));
+    EXPECT_EQ(known->step, 1);
+    commit(3);
+    EXPECT_EQ(store.read_newest_good(DamagedFiles::leave, std::move(known))->step, 3);
+}
+
 TEST_F(CheckpointStoreTest, EmptyFilesFoldersAndWrongStepsAreDamage) {
     commit(1);
     write_bytes(store.path_of(7), {});
