@@ -41,7 +41,7 @@ class DoctorCase(holdfast_run.TestCase):
         """`around`: a program that starts all of it."""
         program = [holdfast_run.binary, "doctor", *flags]
         command = program if ranks is None else mpirun(["-np", ranks, *program])
-        ended = Launch([*around, *command], env, self.folder).finish()
+        ended = Launch([*around, *command], {"HOLDFAST_DEVICE": "cpu"} | env, self.folder).finish()
         self.assertEqual(ended.code, code, ended)
         return ended
 
@@ -51,7 +51,8 @@ class DoctorCase(holdfast_run.TestCase):
         for variables, folder, around in of_rank:
             exported = [part for name, value in variables.items() for part in ("-x", f"{name}={value}")]
             parts.append(["-np", 1, *exported, "--wdir", folder, *around, program or holdfast_run.binary, "doctor", *flags])
-        ended = Launch(mpirun(*parts), env, self.folder).finish()
+        cpus = {"HOLDFAST_DEVICE": "cpu"} if program is None else {}
+        ended = Launch(mpirun(*parts), cpus | env, self.folder).finish()
         self.assertEqual(ended.code, code, ended)
         return ended
 
@@ -148,7 +149,7 @@ class Installation(DoctorCase):
             (self.folder / name).mkdir()
             shutil.copy(holdfast_run.library_of_other_versions, self.folder / name / "libnccl.so.2")
         both = " ".join(str(self.folder / name / "libnccl.so.2") for name in "ab")
-        self.assert_finding(self.doctor("--json", env={"LD_PRELOAD": both}, code=93), "nccl", "error", "2 libnccl are loaded")
+        self.assert_finding(self.doctor("--json", env={"LD_PRELOAD": both}, code=93), "nccl", "error", "libnccl are loaded", str(self.folder / "b"))
 
 
 class Disk(DoctorCase):
