@@ -126,7 +126,7 @@ class Ranks(DoctorCase):
 
 class Installation(DoctorCase):
     def test_other_settings(self):
-        ended = self.doctor_by_rank(({}, ".", []), ({"HOLDFAST_SEED": 4}, ".", []), flags=["--json"], code=93)
+        ended = self.doctor_by_rank(({}, ".", []), ({"HOLDFAST_EPOCHS": 4}, ".", []), flags=["--json"], code=93)
         self.assert_finding(ended, "settings", "error", "on rank 1")
 
     def test_other_program(self):
