@@ -3,6 +3,7 @@
 """Usage: manual_test.py HOLDFAST SOURCE_DIR
 
 The man pages, as `man` shows them, and the shell completions tell of exactly the commands and flags of --help."""
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -32,6 +33,7 @@ COMMANDS = re.findall(r"(?m)^  ([a-z]+) ", help_text().partition("Subcommands:")
 FLAGS = {command: flags_in_help(help_text(command)) for command in COMMANDS}
 
 
+@functools.cache
 def shown(name: str) -> str:
     """A page as a reader sees it, in lines too long to be broken, and whatever the formatter complains of."""
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "MANWIDTH": "1000"}
@@ -42,6 +44,7 @@ def shown(name: str) -> str:
     return re.sub(r".\x08", "", ended.stdout)
 
 
+@functools.cache
 def man() -> str:
     """The real one: images of Ubuntu put a stub in its place."""
     for name in ("man.REAL", "man"):
