@@ -91,6 +91,24 @@ class Pages(unittest.TestCase):
                 self.assertTrue((SOURCE / f"man/{name}.1").exists(), f"{path} refers to {name}(1)")
 
 
+class Guides(unittest.TestCase):
+    def test_every_cmake_option_is_in_the_table(self):
+        files = [SOURCE / "CMakeLists.txt", *SOURCE.glob("cmake/*.cmake"), *SOURCE.glob("tests/**/CMakeLists.txt")]
+        text = "".join(file.read_text() for file in files)
+        options = set(re.findall(r"\boption\((\w+)", text)) | set(re.findall(r"set\((HOLDFAST_\w+) [^)]*\bCACHE\b", text))
+        rows = re.findall(r"(?m)^\| (`(?:HOLDFAST|CMAKE).*?`) \|", (SOURCE / "docs/installation.md").read_text())
+        documented = set(re.findall(r"`(\w+)`", " ".join(rows)))
+        self.assertEqual(documented - {"CMAKE_CUDA_ARCHITECTURES"}, options)
+
+    def test_every_installed_folder_is_in_the_list(self):
+        """cluster.install compares the tree with the sources; here it is what the guide promises."""
+        text = (SOURCE / "docs/installation.md").read_text()
+        rules = re.findall(r"DESTINATION (share/[\w/-]+)", (SOURCE / "cmake/HoldfastInstall.cmake").read_text())
+        self.assertGreaterEqual(len(rules), 8)
+        for folder in rules:
+            self.assertIn(folder, text)
+
+
 class ReadingHelp(unittest.TestCase):
     """document-flags reads what CLI11 prints, in the form of its versions: 2.1 (Debian 12), and newer ones."""
 
