@@ -17,6 +17,7 @@
 #include "parallel/device_assignment.hpp"
 #include "parallel/library_versions.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::commands {
 
@@ -40,7 +41,7 @@ Action add_info(CLI::App& app) {
         json["program"] = std::filesystem::canonical("/proc/self/exe").string();
         json["sample"] = sample_file();
         json["libtorch"] = train::torch_version();
-        json["libtorch_file"] = train::torch_library().string();
+        json["libtorch_file"] = (train::torch_library_folder() / "libtorch_cpu.so").string();
         json["cpu_capability"] = train::cpu_capability();
         json["mpi"] = parallel::mpi_version();
         json["hdf5"] = hdf5::library_version();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/numeric_fingerprint.hpp"
 
-#include <dlfcn.h>
 #include <string_view>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include <torch/version.h>
 
 #include "core/digest.hpp"
-#include "core/error.hpp"
 #include "model/resnet.hpp"
 #include "model/resnet_initialization.hpp"
 #include "train/compute_thread.hpp"
@@ -67,14 +65,6 @@ std::string torch_version_loaded() {
     std::size_t const begin = config.find(key);
     if (begin == std::string::npos) return "unknown";
     return config.substr(begin + key.size(), config.find_first_of(", \n", begin) - begin - key.size());
-}
-
-std::filesystem::path torch_library() {
-    Dl_info found{};
-    require(
-        dladdr(reinterpret_cast<void const*>(&at::show_config), &found) != 0 && found.dli_fname != nullptr,
-        ExitCode::internal_error, "libtorch_cpu.so is not among the loaded libraries");
-    return found.dli_fname;
 }
 
 std::string cpu_capability() { return at::get_cpu_capability(); }

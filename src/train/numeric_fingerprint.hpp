@@ -3,7 +3,6 @@
 // library version, so the promise of equal bits holds on one platform, and this is how another one is noticed.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
 #include "train/compute_device.hpp"
@@ -18,8 +17,6 @@ std::string numeric_fingerprint(int threads, ComputeDevice device = {});
 std::string torch_version();
 /// Version the loaded LibTorch says it has, or "unknown".
 std::string torch_version_loaded();
-/// The libtorch_cpu.so that is loaded; LibTorch's other libraries lie beside it.
-std::filesystem::path torch_library();
 /// ATen's name of the instruction set it computes with, "AVX512".
 std::string cpu_capability();
 
