@@ -110,6 +110,14 @@ class Completion:
         self.assertEqual(self.shell.arguments("holdfast train --resume n\t"), ["train", "--resume", "never"])
         self.assertEqual(self.shell.arguments("holdfast train --data synth\t"), ["train", "--data", "synthetic"])
 
+    @unittest.skipUnless("supervise" in COMMANDS, "no such command")
+    def test_command_after_another(self):
+        self.assertEqual(self.shell.arguments("holdfast supervise --np 2 -- tr\t")[4:], ["train"])
+        words = self.shell.arguments("holdfast supervise --np 2 -- train --batch-s\t")
+        self.assertEqual([word.rstrip("=") for word in words[4:]], ["train", "--batch-size"])
+        words = self.shell.arguments("holdfast supervise --np 2 -- train --model resnet3\t")
+        self.assertEqual(words[4:], ["train", "--model", "resnet34"])
+
     def test_files_and_folders(self):
         def path(typed: str) -> str:
             return self.shell.arguments(typed)[-1].rstrip("/")
