@@ -16,7 +16,7 @@ fail() {
 
 prefix=$dir/prefix # no space: Lmod cannot read a modulefile below one
 "$cmake" --install "$build_dir" --prefix "$prefix" >"$dir/log" || { cat "$dir/log" >&2; fail "cmake --install"; }
-for file in cifar10-sample.h5 LICENSE python/holdfast_io.py jobs/train.sbatch; do
+for file in cifar10-sample.h5 LICENSE python/holdfast_io.py jobs/{job.bash,train.sbatch,array.sbatch,eval.sbatch}; do
     [[ -s $prefix/share/holdfast/$file ]] || fail "share/holdfast/$file was not installed"
 done
 
