@@ -99,8 +99,10 @@ go_on_by_hand() {
 # requeue SCRIPT ARGUMENT...: puts the job back, if that is this start's to do.
 requeue() {
     local known
-    known=$(scontrol show job "$job")
-    if [[ $known != *" Restarts=$restarts "* ]]; then
+    if ! known=$(scontrol show job "$job"); then
+        say "cannot be put back without scontrol"
+        go_on_by_hand "$@"
+    elif [[ $known != *" Restarts=$restarts "* ]]; then
         say "SLURM has put it back already" # preempted, requeued by a person, or its node is taken for lost
     elif [[ $known != *"JobState=RUNNING "* && $known != *"Reason=TimeLimit "* ]]; then
         say "SLURM is ending it (cancelled, or preempted where that cancels), so it stays ended"

@@ -26,6 +26,7 @@ from slurm_lab import SlurmLab  # noqa: E402
 PATIENCE_S = 240  # for anything that takes seconds on an idle machine
 SCRIPTS = Path(__file__).resolve().parents[2] / "jobs"
 FLAGS = narrow("synthetic:45", replicas=3, eval_batch_size=9, save_every_epochs=2, epochs=10_000_000)
+BOTH_LAUNCHERS = ("mpirun", "srun")
 QUICK_ENDS = {"OMPI_MCA_odls_base_sigkill_timeout": 2}  # mpirun sleeps twice this time after every end with a code
 
 
@@ -42,11 +43,13 @@ class Job:
         self.env = {"HOLDFAST_RUN": self.run_dir} | env
         self.submit()
 
+    def command(self, *more_options) -> list:
+        # In another folder than the script's and the run's: SLURM runs a copy of the script.
+        arguments = ["--data", "synthetic:45"] if self.script == "eval.sbatch" else [*FLAGS, "--config", self.limits]
+        return ["sbatch", "--parsable", "--chdir=/", *self.options, *more_options, SCRIPTS / self.script, *arguments]
+
     def submit(self) -> None:
-        # From another folder than the script's and the run's: SLURM runs a copy of the script.
-        submit = ["sbatch", "--parsable", "--chdir=/", *self.options, SCRIPTS / self.script]
-        training = [] if self.script == "eval.sbatch" else [*FLAGS, "--config", self.limits]
-        self.id = self.lab.call(*submit, *training, env=self.env)
+        self.id = self.lab.call(*self.command(), env=self.env)
 
     def said(self, pattern: str) -> bool:
         return self.output.exists() and re.search(pattern, self.output.read_text(errors="replace"), re.MULTILINE) is not None
@@ -90,6 +93,12 @@ class Job:
             if rank is not None and Path(os.readlink(folder / "exe")).name == "holdfast":
                 found[int(rank)] = int(folder.name)
         return found
+
+    def kill(self, ranks: list[int]) -> None:
+        processes = self.processes()
+        assert set(ranks) <= set(processes), f"{self}: ranks {list(processes)} are there"
+        for rank in ranks:
+            os.kill(processes[rank], signal.SIGKILL)
 
     def outcome(self) -> dict:
         return json.loads((self.run_dir / "outcome.json").read_text())
@@ -161,56 +170,74 @@ class SlurmTest(holdfast_run.TestCase):
         self.assertFalse(job.said("start 2 of"), job)
 
 
-class Essential(SlurmTest):
-    def case_time_limit_on_two_nodes_by_mpirun(self):
-        job = self.job("limit", env={"HOLDFAST_LAUNCHER": "mpirun"}, options=["--time=1", "--signal=B:USR1@10"])
-        job.wait_until_said("ended with code 75$")
-        self.assertIn("signal 10", job.outcome()["reason"])
-        job.end_at(20)
-        self.lab.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=10")
-        self.assert_finished_as_if_undisturbed(job, starts=2)
-
-    def case_warning_on_two_nodes_by_srun(self):
-        job = self.job("it's a \"name\" with $blanks", env={"HOLDFAST_LAUNCHER": "srun"})
+    def warn(self, name: str, **how) -> None:
+        job = self.job(name, **how)
         job.wait_until_training()
         job.end_at(100)
         job.warn()
         job.wait_until_said("ended with code 75$")
         self.assert_finished_as_if_undisturbed(job, starts=2)
 
-    def kill(self, launcher: str, *ranks: int) -> None:
-        job = self.job(f"kill-{launcher}-{len(ranks)}", env={"HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS})
+    def time_limit(self, name: str, **how) -> None:
+        """Whose warning comes up to a minute early."""
+        job = self.job(name, options=["--time=1", "--signal=B:USR1@10"], **how)
+        job.wait_until_said("ended with code 75$")
+        self.assertIn("asked to stop by", job.outcome()["reason"])
+        self.assertNotIn("time is up", job.outcome()["reason"])
+        job.end_at(20)
+        self.assert_finished_as_if_undisturbed(job, starts=2)
+
+    def kill(self, launcher: str, ranks: list[int], nodes: int = 2) -> None:
+        job = self.job(f"kill-{launcher}-{len(ranks)}-{nodes}", nodes=nodes, env={"HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS})
         job.wait_until_training()
-        processes = job.processes()
-        self.assertEqual(sorted(processes), [0, 1], job)
         job.end_at(100)
-        for rank in ranks:
-            os.kill(processes[rank], signal.SIGKILL)
+        job.kill(ranks)
         job.wait_until_said("ended with code 137$")
         self.assertFalse((job.run_dir / "outcome.json").exists(), "told apart by what was not written")
         self.assert_finished_as_if_undisturbed(job, starts=2)
 
-    def case_one_rank_is_killed_under_mpirun(self):
-        self.kill("mpirun", 1)
-
-    def case_one_rank_is_killed_under_srun(self):
-        self.kill("srun", 1)
+    def stand_in(self, name: str, text: str) -> dict:
+        """A program in the place of holdfast, as jobs look for it; the variables of a job that finds it there."""
+        prefix = self.shared_folder / f"{name}-prefix"
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "share" / "holdfast").mkdir(parents=True)
+        (prefix / "share" / "holdfast" / "jobs").symlink_to(SCRIPTS)
+        program = prefix / "bin" / "holdfast"
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
+        return {"PATH": f"{program.parent}:{self.lab.environment['PATH']}"}
 
     def one_rank_ends_with_93(self, launcher: str) -> None:
-        # Stands for the program where jobs look for it: rank 1 has other settings.
-        folder = self.shared_folder / f"93-{launcher}"
-        (folder / "bin").mkdir(parents=True)
-        (folder / "share" / "holdfast").mkdir(parents=True)
-        (folder / "share" / "holdfast" / "jobs").symlink_to(SCRIPTS)
-        program = folder / "bin" / "holdfast"
-        program.write_text(f'#!/bin/bash\nif [[ ${{OMPI_COMM_WORLD_RANK:-$PMIX_RANK}} == 1 ]]; then export HOLDFAST_SEED=7; fi\nexec {holdfast_run.binary} "$@"\n')
-        program.chmod(0o755)
-        path = f"{program.parent}:{self.lab.environment['PATH']}"
-        job = self.job(folder.name, env={"HOLDFAST_LAUNCHER": launcher, "PATH": path, **QUICK_ENDS})
+        other_settings = 'if [[ ${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-}} == 1 ]]; then export HOLDFAST_SEED=7; fi'
+        env = self.stand_in(f"93-{launcher}", f'{other_settings}\nexec {holdfast_run.binary} "$@"')
+        job = self.job(f"93-{launcher}", env={"HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS, **env})
         self.assert_stays_ended(job, "FAILED")
         self.assertTrue(job.said("ended with code 93$"), job)
         self.assertTrue(job.said("differ between ranks"), job)
         self.assertEqual(self.lab.job(job.id)["ExitCode"], "93:0")
+
+    def cancel(self, launcher: str) -> None:
+        job = self.job(f"cancel-{launcher}", env={"HOLDFAST_LAUNCHER": launcher})
+        job.wait_until_training()
+        self.lab.call("scancel", job.id)
+        job.wait_until_said("SLURM is ending it")
+        self.assert_stays_ended(job, "CANCELLED")
+        self.assertEqual(job.outcome()["code"], 75)
+        self.assertGreater(job.outcome()["saved_step"], 12)
+
+
+class Essential(SlurmTest):
+    def case_time_limit_by_mpirun(self):
+        self.time_limit("limit", env={"HOLDFAST_LAUNCHER": "mpirun"})
+
+    def case_warning_on_two_nodes_by_srun(self):
+        self.warn("it's a \"name\" with $blanks", env={"HOLDFAST_LAUNCHER": "srun"})
+
+    def case_one_rank_is_killed_under_mpirun(self):
+        self.kill("mpirun", [1])
+
+    def case_one_rank_is_killed_under_srun(self):
+        self.kill("srun", [1])
 
     def case_one_rank_ends_with_93_under_mpirun(self):
         self.one_rank_ends_with_93("mpirun")
@@ -237,15 +264,6 @@ class Essential(SlurmTest):
         for seed, task in enumerate(tasks, 3):
             self.assert_finished_as_if_undisturbed(task, starts=2, seed=seed)
 
-    def cancel(self, launcher: str) -> None:
-        job = self.job(f"cancel-{launcher}", env={"HOLDFAST_LAUNCHER": launcher})
-        job.wait_until_training()
-        self.lab.call("scancel", job.id)
-        job.wait_until_said("SLURM is ending it")
-        self.assert_stays_ended(job, "CANCELLED")
-        self.assertEqual(job.outcome()["code"], 75)
-        self.assertGreater(job.outcome()["saved_step"], 12)
-
     def case_cancelled_under_mpirun(self):
         self.cancel("mpirun")
 
@@ -262,5 +280,206 @@ class Essential(SlurmTest):
         self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
 
 
+class Rare(SlurmTest):
+    def case_warning_on_one_node_by_mpirun(self):
+        self.warn("one-mpirun", nodes=1, env={"HOLDFAST_LAUNCHER": "mpirun"})
+
+    def case_warning_on_one_node_by_srun(self):
+        self.warn("one-srun", nodes=1, env={"HOLDFAST_LAUNCHER": "srun"})
+
+    def case_time_limit_by_srun(self):
+        self.time_limit("limit", env={"HOLDFAST_LAUNCHER": "srun"})
+
+    def case_signals_in_the_first_second(self):
+        jobs = []
+        for delay_ms in (0, 100, 300, 600, 1000):
+            job = self.job(f"early-{delay_ms}", nodes=1, env={"HOLDFAST_LAUNCHER": BOTH_LAUNCHERS[len(jobs) % 2]})
+            job.wait_for("its first line", lambda job=job: job.said("start 1 of"))
+            time.sleep(delay_ms / 1000)
+            job.warn()
+            jobs.append(job)
+        for job in jobs:
+            job.wait_until_said("ended with code 75$")
+            job.end_at(100)
+            self.assert_finished_as_if_undisturbed(job, starts=2)
+
+    def case_all_ranks_are_killed_under_mpirun(self):
+        self.kill("mpirun", [0, 1])
+
+    def case_all_ranks_are_killed_under_srun(self):
+        self.kill("srun", [1, 0])
+
+    def case_one_rank_is_killed_on_one_node_under_mpirun(self):
+        self.kill("mpirun", [1], nodes=1)
+
+    def case_one_rank_is_killed_on_one_node_under_srun(self):
+        self.kill("srun", [0], nodes=1)
+
+    def case_one_rank_ends_with_93_under_srun(self):
+        self.one_rank_ends_with_93("srun")
+
+    def case_only_the_launcher_tells_of_93(self):
+        """One rank aborts with 93, the others are killed for it, and there is no outcome.json."""
+        for launcher in BOTH_LAUNCHERS:
+            env = self.stand_in(f"abort-{launcher}", f'[[ $1 == --version ]] || exec {failing_rank}')
+            job = self.job(f"abort-{launcher}", env={"HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS, **env})
+            self.assert_stays_ended(job, "FAILED")
+            self.assertEqual(self.lab.job(job.id)["ExitCode"], "93:0", job)
+
+    def case_cancelled_under_srun(self):
+        self.cancel("srun")
+
+    def case_cancelled_after_the_warning(self):
+        job = self.job("warned-cancelled")
+        job.wait_until_training()
+        for pid in job.processes().values():  # so that the warning is not obeyed before
+            os.kill(pid, signal.SIGSTOP)
+        job.warn()
+        job.wait_for("the drain file", (job.run_dir / "drain").exists)
+        self.lab.call("scancel", job.id)
+        self.assert_stays_ended(job, "CANCELLED")
+
+    def case_requeued_by_a_person(self):
+        for launcher in BOTH_LAUNCHERS:
+            job = self.job(f"requeue-{launcher}", env={"HOLDFAST_LAUNCHER": launcher})
+            job.wait_until_training()
+            job.end_at(100)
+            self.lab.call("scontrol", "requeue", job.id)
+            job.wait_until_said("SLURM has put it back already")
+            self.assert_finished_as_if_undisturbed(job, starts=2)
+            self.assertEqual(self.lab.job(job.id)["Restarts"], "1")
+
+    def case_preempted_by_a_higher_partition(self):
+        for launcher in BOTH_LAUNCHERS:
+            job = self.job(f"preempted-{launcher}", options=["--partition=contested", "--exclusive"], env={"HOLDFAST_LAUNCHER": launcher})
+            job.wait_until_training()
+            job.end_at(100)
+            self.lab.call("sbatch", "--wait", "--partition=urgent", "--exclusive", "--nodes=2", "--output=/dev/null", "--wrap=sleep 1")
+            self.assert_finished_as_if_undisturbed(job, starts=2)
+            self.assertEqual(self.lab.job(job.id)["Restarts"], "1")
+
+    def lose_a_node(self, nodes: int, launcher: str) -> None:
+        """SLURM takes a node for lost whose ranks go on. The job's next start runs beside them."""
+        options = ["--partition=fragile"] if nodes == 1 else ["--partition=fragile", "--overcommit"]
+        job = self.job(f"lost-{launcher}", nodes=nodes, options=options, env={"HOLDFAST_LAUNCHER": launcher})
+        job.wait_until_training()
+        old = job.processes()
+        host = self.lab.job(job.id)["BatchHost"]
+        job.end_at(300)
+        self.lab.lose(host)
+        job.wait_for("the job's second start", lambda: self.lab.job(job.id).get("Restarts") == "1")
+        self.assertTrue(all(Path(f"/proc/{pid}").exists() for pid in old.values()), "the old ranks should live")
+        job.wait_until_state("COMPLETED")
+        for pid in old.values():
+            job.wait_for("the end of the old ranks", lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        self.lab.bring_back(host)
+        self.assertEqual(job.outcome()["code"], 0)
+        self.assertEqual(self.lab.job(job.id)["Restarts"], "1", job)
+        self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
+        self.run_ok("verify", job.run_dir)
+
+    def case_node_taken_for_lost_while_its_ranks_live(self):
+        for launcher in BOTH_LAUNCHERS:
+            self.lose_a_node(1, launcher)
+
+    def case_begun_on_two_nodes_and_resumed_on_one(self):
+        job = self.job("two-then-one", nodes=2, options=["--requeue"])
+        job.wait_until_training()
+        job.end_at(100)
+        job.warn()
+        job.wait_until_state("PENDING")
+        self.lab.call("scontrol", "update", f"JobId={job.id}", "NumNodes=1", "NumTasks=1")
+        self.assert_finished_as_if_undisturbed(job, starts=2)
+        self.assertEqual(len(re.findall(r"\d ranks on n\d by", job.output.read_text())), 1, job)
+
+    def case_begun_by_one_job_and_resumed_by_another(self):
+        job = self.job("resubmitted", nodes=1, env={"HOLDFAST_MAX_RESTARTS": 0, "HOLDFAST_LAUNCHER": "srun"})
+        job.wait_until_training()
+        job.end_at(100)
+        job.warn()
+        job.wait_until_state("FAILED")
+        job.options[:2] = ["--nodes=3", "--ntasks-per-node=1"]
+        job.submit()
+        job.wait_until_state("COMPLETED")
+        self.assertTrue(job.said("3 ranks on 3 hosts"), job)
+        self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
+
+    def case_restarts_are_bounded(self):
+        job = self.job("bounded", nodes=1, env={"HOLDFAST_MAX_RESTARTS": 1, "HOLDFAST_LAUNCHER": "srun"})
+        for start in (1, 2):
+            job.wait_until_said(f"start {start} of at most 2")
+            step = last_step(job.run_dir)
+            job.wait_for("a step", lambda: last_step(job.run_dir) > step and len(job.processes()) == 2)
+            job.kill([0])
+        job.wait_until_state("FAILED")
+        self.assertTrue(job.said("not put back after 1 restarts"), job)
+        self.assertFalse(job.said("start 3 of"), job)
+
+    def case_second_job_of_a_run(self):
+        first = self.job("owner")
+        first.wait_until_training()
+        for launcher in BOTH_LAUNCHERS:
+            second = self.job(f"second-{launcher}", env={"HOLDFAST_RUN": first.run_dir, "HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS})
+            self.assert_stays_ended(second, "FAILED")
+            self.assertEqual(self.lab.job(second.id)["ExitCode"], "94:0", second)
+        self.assertFalse(first.said("ended with"), first)
+
+    def case_mistakes(self):
+        """None of them is worth another start."""
+        without = self.lab.environment["PATH"].replace(str(holdfast_run.binary.parent), "/nowhere")
+        mistakes = {
+            "launcher": ({"HOLDFAST_LAUNCHER": "mpiexec.hydra"}, "2:0", "neither mpirun nor srun"),
+            "restarts": ({"HOLDFAST_MAX_RESTARTS": "often"}, "2:0", "HOLDFAST_MAX_RESTARTS=often is no number"),
+            "path": ({"PATH": without}, "93:0", "no 'holdfast' on PATH"),
+            "module": ({"HOLDFAST_MODULE": "no-such-module"}, "93:0", "no-such-module|module: command not found"),
+            "flag": ({"HOLDFAST_SEDE": 1, **QUICK_ENDS}, "2:0", "HOLDFAST_SEDE"),
+        }
+        jobs = {name: self.job(f"mistake-{name}", env=mistake[0]) for name, mistake in mistakes.items()}
+        for name, (_, code, words) in mistakes.items():
+            self.assert_stays_ended(jobs[name], "FAILED")
+            self.assertEqual(self.lab.job(jobs[name].id)["ExitCode"], code, jobs[name])
+            self.assertTrue(jobs[name].said(words), jobs[name])
+
+    def case_without_scontrol(self):
+        folder = self.shared_folder / "no-scontrol-bin"
+        folder.mkdir()
+        (folder / "scontrol").write_text("#!/bin/sh\nexit 127\n")
+        (folder / "scontrol").chmod(0o755)
+        job = self.job("no-scontrol", nodes=1, env={"PATH": f"{folder}:{self.lab.environment['PATH']}"})
+        job.wait_until_training()
+        job.warn()
+        self.assert_stays_ended(job, "FAILED")
+        self.assertTrue(job.said("cannot be put back without scontrol"), job)
+        self.assertTrue(job.said("^HOLDFAST_RUN=.* sbatch "), job)
+
+    def case_chain_of_jobs_where_none_may_requeue(self):
+        env = {"HOLDFAST_MAX_RESTARTS": 0}
+        first = self.job("chain", nodes=1, options=["--no-requeue"], env=env)
+        links = [first.id]
+        for _ in range(3):
+            links.append(self.lab.call(*first.command(f"--dependency=afternotok:{links[-1]}", "--kill-on-invalid-dep=yes"), env=first.env))
+        first.wait_until_training()
+        first.end_at(100)
+        first.warn()
+        states = [("FAILED",), ("COMPLETED",), ("CANCELLED",), ("CANCELLED",)]
+        for first.id, state in zip(links, states):
+            first.wait_until_state(*state)
+        self.assert_same_result(first.run_dir, self.undisturbed_until(max(checkpoints(first.run_dir)), 0))
+
+    def case_evaluation(self):
+        run_dir = self.undisturbed_until(20, 0)
+        job = self.job("eval", script="eval.sbatch", env={"HOLDFAST_RUN": run_dir})
+        job.wait_until_state("COMPLETED")
+        accuracy = re.search(r"Test Acc: [\d.]+%", self.run_ok("eval", run_dir, ranks=1).stdout).group()
+        self.assertTrue(job.said(re.escape(accuracy)), job)
+
+
+# The program that tests/mpi/failing_rank.cpp makes.
+failing_rank = Path()
+
 if __name__ == "__main__":
+    if "--failing-rank" in sys.argv:
+        at = sys.argv.index("--failing-rank")
+        failing_rank = Path(sys.argv.pop(at + 1)).resolve()
+        sys.argv.pop(at)
     holdfast_run.main()

@@ -5,13 +5,14 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
 import unittest
 from pathlib import Path
 
-NODES = 6
+NODES = 8  # slurm.conf.in says which is for what
 CONFIGURATION = Path(__file__).with_name("slurm.conf.in")
 
 
@@ -47,11 +48,22 @@ class SlurmLab:
         self.daemon("slurmctld", "-c")
         for name in names:
             self.daemon("slurmd", "-N", name)
-        self.wait_for("idle nodes", lambda: self.call("sinfo", "-h", "-p", "debug", "-o", "%t") == "idle", 60)
+        self.wait_for("idle nodes", lambda: set(self.call("sinfo", "-h", "-o", "%t").split()) == {"idle"}, 60)
 
     def daemon(self, program: str, *arguments: str) -> None:
         command = [program, *arguments, "-f", self.environment["SLURM_CONF"]]
         subprocess.run(command, env=self.environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def lose(self, node: str) -> None:
+        """As if the node were cut off: its daemon is gone, its jobs' processes are not."""
+        file = self.folder / f"slurmd.{node}.pid"
+        os.kill(int(file.read_text()), signal.SIGKILL)
+        file.unlink()
+        self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
+    def bring_back(self, node: str) -> None:
+        self.daemon("slurmd", "-N", node)
+        self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def stop(self) -> None:
         """By the pid files: other daemons on this host are none of our business."""
