@@ -9,7 +9,12 @@ job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plai
 job=${job:-$SLURM_JOB_ID}
 run=${HOLDFAST_RUN:-$SLURM_SUBMIT_DIR/holdfast-run}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}
 flags=(--run "$run")
-ranks=${SLURM_NTASKS:-$((SLURM_JOB_NUM_NODES * ${SLURM_NTASKS_PER_NODE:-1}))}
+# SLURM_NTASKS is as submitted; the job may have got another number of nodes since.
+ranks=0
+# shellcheck disable=SC2153 # set by SLURM
+for tasks in ${SLURM_TASKS_PER_NODE//,/ }; do # 4(x2),3
+    [[ $tasks =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] && ((ranks += BASH_REMATCH[1] * ${BASH_REMATCH[3]:-1}))
+done
 restarts=${SLURM_RESTART_COUNT:-0}
 max_restarts=${HOLDFAST_MAX_RESTARTS:-50}
 warned=${warned:-}
@@ -26,7 +31,7 @@ command -v mpirun >/dev/null || launcher=srun
 launcher=${HOLDFAST_LAUNCHER:-$launcher}
 case $launcher in
 mpirun) launch=(mpirun -np "$ranks" --bind-to none) ;;
-srun) launch=(srun --mpi=pmix --kill-on-bad-exit=1) ;;
+srun) launch=(srun --ntasks="$ranks" --mpi=pmix --kill-on-bad-exit=1) ;;
 *)
     say "HOLDFAST_LAUNCHER=$launcher is neither mpirun nor srun" >&2
     exit 2
@@ -51,11 +56,8 @@ end_time() {
     fi 2>/dev/null
 }
 
-# The number N of the newest RUN/writer-N. A launch makes its own, higher one once its ranks are up and handle signals.
-newest_writer() {
-    local writers=("$run"/writer-*)
-    echo "${writers[-1]##*-}"
-}
+# The number of the run's last launch. A launch puts down its own once its ranks are up, handle signals and have the run.
+last_writer() { cat "$run/last-writer" 2>/dev/null; }
 
 # The value of "$1" in RUN/outcome.json, which a launch writes last.
 outcome() { sed -n 's/^ *"'"$1"'": *\([0-9]*\).*/\1/p' "$run/outcome.json" 2>/dev/null; }
@@ -66,7 +68,7 @@ ask_to_stop() {
     [[ -n $pid ]] || return # the launch asks when it is there
     (
         trap '' TERM
-        while [[ $(newest_writer) == "$writer_before" ]] && kill -0 "$pid"; do sleep 1; done
+        while [[ $(last_writer) == "$writer_before" ]] && kill -0 "$pid"; do sleep 1; done
         touch "$run/drain"
         kill -USR1 "$pid"
     ) 2>/dev/null &
@@ -123,7 +125,7 @@ train_until_finished() {
     HOLDFAST_END_TIME=$(end_time)
     export HOLDFAST_END_TIME
     trap 'warned=yes; ask_to_stop' USR1 TERM
-    writer_before=$(newest_writer)
+    writer_before=$(last_writer)
     launch_before=$(outcome launch)
     "${launch[@]}" "$program" train "${flags[@]}" "$@" &
     pid=$!
@@ -143,7 +145,14 @@ train_until_finished() {
     case $code in
     # Finished; or only a person can help; or another launch has the run; or launcher or program cannot be started.
     0 | 2 | 93 | 94 | 126 | 127) ;;
-    *) requeue "$script" "$@" ;;
+    *)
+        if ((restarts == 0 && code < 128)) && [[ $(last_writer) == "$writer_before" ]]; then
+            say "its first start did not even get to the run, so starting again is not worth it"
+            go_on_by_hand "$script" "$@"
+        else
+            requeue "$script" "$@"
+        fi
+        ;;
     esac
     exit "$code"
 }

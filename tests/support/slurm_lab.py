@@ -63,7 +63,7 @@ class SlurmLab:
 
     def bring_back(self, node: str) -> None:
         self.daemon("slurmd", "-N", node)
-        self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self.wait_for(f"{node} to be idle", lambda: self.call("sinfo", "-h", "-n", node, "-o", "%t") == "idle", 60)
 
     def stop(self) -> None:
         """By the pid files: other daemons on this host are none of our business."""
