@@ -140,7 +140,11 @@ train_until_finished() {
 
     # Codes get lost on the way through launchers, the program's own record does not. A launch that was refused leaves none; what
     # is there then is of the one that has the run.
-    if [[ $code != 94 && $(outcome launch) != "$launch_before" ]]; then code=$(outcome code); fi
+    if [[ $code != 94 && $(outcome launch) != "$launch_before" ]]; then
+        code=$(outcome code)
+    elif [[ $code == 0 && $(last_writer) != "$writer_before" ]]; then
+        code=1 # srun ends with 0 when its node is taken for lost
+    fi
     say "ended with code $code"
     case $code in
     # Finished; or only a person can help; or another launch has the run; or launcher or program cannot be started.
