@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -181,12 +182,12 @@ class SlurmTest(holdfast_run.TestCase):
 
     def time_limit(self, name: str, **how) -> None:
         """Whose warning comes up to a minute early."""
+        how["env"]["HOLDFAST_SEED"] = 6  # that variables reach the other node is not a matter of course
         job = self.job(name, options=["--time=1", "--signal=B:USR1@10"], **how)
         job.wait_until_said("ended with code 75$")
         self.assertIn("asked to stop by", job.outcome()["reason"])
-        self.assertNotIn("time is up", job.outcome()["reason"])
         job.end_at(20)
-        self.assert_finished_as_if_undisturbed(job, starts=2)
+        self.assert_finished_as_if_undisturbed(job, starts=2, seed=6)
 
     def kill(self, launcher: str, ranks: list[int], nodes: int = 2) -> None:
         job = self.job(f"kill-{launcher}-{len(ranks)}-{nodes}", nodes=nodes, env={"HOLDFAST_LAUNCHER": launcher, **QUICK_ENDS})
@@ -229,7 +230,7 @@ class SlurmTest(holdfast_run.TestCase):
 
 class Essential(SlurmTest):
     def case_time_limit_by_mpirun(self):
-        self.time_limit("limit", env={"HOLDFAST_LAUNCHER": "mpirun"})
+        self.time_limit("time 'limit'", env={"HOLDFAST_LAUNCHER": "mpirun"})
 
     def case_warning_on_two_nodes_by_srun(self):
         self.warn("it's a \"name\" with $blanks", env={"HOLDFAST_LAUNCHER": "srun"})
@@ -244,12 +245,13 @@ class Essential(SlurmTest):
         self.one_rank_ends_with_93("mpirun")
 
     def case_array(self):
-        job = self.job("array", script="array.sbatch", nodes=1, options=["--array=3-5", "--ntasks-per-node=1", f"--output={self.shared_folder}/array-%a.out"])
+        options = ["--array=3-5", "--ntasks-per-node=1", f"--output={self.shared_folder}/array's %a.out"]
+        job = self.job("array's \"folder\"", script="array.sbatch", nodes=1, options=options)
         tasks = []
         for seed in (3, 4, 5):
             task = Job.__new__(Job)
             task.__dict__ |= job.__dict__ | {"id": f"{job.id}_{seed}", "run_dir": Path(f"{job.run_dir}-{seed}")}
-            task.output = self.shared_folder / f"array-{seed}.out"
+            task.output = self.shared_folder / f"array's {seed}.out"
             tasks.append(task)
         for task in tasks:
             task.wait_until_training()
@@ -269,14 +271,14 @@ class Essential(SlurmTest):
         self.cancel("mpirun")
 
     def case_max_restarts_and_going_on_by_hand(self):
-        job = self.job("restarts", nodes=1, env={"HOLDFAST_MAX_RESTARTS": 0})
+        job = self.job("by 'hand' $HOME", nodes=1, env={"HOLDFAST_MAX_RESTARTS": 0})
         job.wait_until_training()
         job.end_at(100)
         job.warn()
         self.assert_stays_ended(job, "FAILED")
         self.assertTrue(job.said(r"not put back after 0 restarts \(HOLDFAST_MAX_RESTARTS\)"), job)
         command = re.search("^HOLDFAST_RUN=.* sbatch .*$", job.output.read_text(), re.MULTILINE).group()
-        self.lab.call("bash", "-c", command.replace(" sbatch ", f" sbatch --wait --chdir=/ --output='{job.folder}/second' "))
+        self.lab.call("bash", "-c", command.replace(" sbatch ", " sbatch --wait --chdir=/ --output=/dev/null "))
         self.assertEqual(job.outcome()["code"], 0)
         self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
 
@@ -485,8 +487,28 @@ class Rare(SlurmTest):
         self.assertTrue(job.said("is finished: "), job)
         self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
 
+    def case_no_warning_before_the_time_limit(self):
+        """The program itself knows when its time is up."""
+        job = self.job("no-warning", nodes=1, options=["--time=1", "--signal=B:WINCH@1"])
+        job.wait_until_said("ended with code 75$")
+        self.assertIn("the time is up", job.outcome()["reason"])
+        job.end_at(20)
+        self.assert_finished_as_if_undisturbed(job, starts=2)
+
+    def case_module(self):
+        if subprocess.run(["bash", "-c", "source /etc/profile; type module"], capture_output=True).returncode != 0:
+            self.skipTest("/etc/profile defines no 'module' (package lmod)")
+        modulefile = self.shared_folder / "modules" / "of-this-test"
+        modulefile.parent.mkdir()
+        modulefile.write_text(f"#%Module\nprepend-path PATH {holdfast_run.binary.parent}\n")
+        path = self.lab.environment["PATH"].replace(str(holdfast_run.binary.parent), "/nowhere")
+        env = {"HOLDFAST_MODULE": modulefile.name, "MODULEPATH": modulefile.parent, "PATH": path}
+        job = self.job("module", nodes=1, env=env)
+        job.wait_until_training(1)
+
     def case_evaluation(self):
-        run_dir = self.undisturbed_until(20, 0)
+        run_dir = self.shared_folder / "evaluation of 'this'"
+        shutil.copytree(self.undisturbed_until(20, 0), run_dir)
         job = self.job("eval", script="eval.sbatch", env={"HOLDFAST_RUN": run_dir})
         job.wait_until_state("COMPLETED")
         accuracy = re.search(r"Test Acc: [\d.]+%", self.run_ok("eval", run_dir, ranks=1).stdout).group()
