@@ -489,7 +489,7 @@ class Rare(SlurmTest):
 
     def case_no_warning_before_the_time_limit(self):
         """The program itself knows when its time is up."""
-        job = self.job("no-warning", nodes=1, options=["--time=1", "--signal=B:WINCH@1"])
+        job = self.job("no-warning", nodes=1, options=["--time=1", "--signal=B:URG@1"])
         job.wait_until_said("ended with code 75$")
         self.assertIn("the time is up", job.outcome()["reason"])
         job.end_at(20)
