@@ -495,16 +495,21 @@ class Rare(SlurmTest):
         job.end_at(20)
         self.assert_finished_as_if_undisturbed(job, starts=2)
 
-    def case_time_limit_that_nobody_told_of(self):
+    def unwarned_time_limit(self, launcher: str) -> None:
         """TERM to everybody, as when a job is cancelled, but this time it is worth going on."""
-        for launcher in BOTH_LAUNCHERS:
-            job = self.job(f"term-{launcher}", options=["--signal=B:URG@1"], env={"HOLDFAST_LAUNCHER": launcher})
-            job.wait_until_training()
-            self.lab.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=1")
-            job.wait_until_said("ended with code 75$")
-            self.assertIn("signal 15", job.outcome()["reason"])
-            job.end_at(20)
-            self.assert_finished_as_if_undisturbed(job, starts=2)
+        job = self.job(f"term-{launcher}", options=["--signal=B:URG@1"], env={"HOLDFAST_LAUNCHER": launcher})
+        job.wait_until_training()
+        self.lab.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=1")
+        job.wait_until_said("ended with code 75$")
+        self.assertIn("signal 15", job.outcome()["reason"])
+        job.end_at(20)
+        self.assert_finished_as_if_undisturbed(job, starts=2)
+
+    def case_unwarned_time_limit_by_mpirun(self):
+        self.unwarned_time_limit("mpirun")
+
+    def case_unwarned_time_limit_by_srun(self):
+        self.unwarned_time_limit("srun")
 
     def case_module(self):
         if subprocess.run(["bash", "-c", "source /etc/profile; type module"], capture_output=True).returncode != 0:
