@@ -40,7 +40,7 @@ std::string environment_name(std::string const& flag) {
 constexpr std::string_view other_variables[] = {
     "HOLDFAST_CIFAR10",  "HOLDFAST_CIFAR10_SHA256", "HOLDFAST_CIFAR10_URL", "HOLDFAST_END_TIME",
     "HOLDFAST_LAUNCHER", "HOLDFAST_MAX_RESTARTS",   "HOLDFAST_MODULE",      "HOLDFAST_PYTHON",
-    "HOLDFAST_SAMPLE",   "HOLDFAST_TORCH"};
+    "HOLDFAST_ROOT",     "HOLDFAST_SAMPLE",         "HOLDFAST_TORCH"};
 
 /// Insertions, deletions and replacements that turn one into the other (Levenshtein's distance).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
