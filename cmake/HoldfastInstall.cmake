@@ -16,6 +16,10 @@ install(DIRECTORY man/ DESTINATION share/man/man1 FILES_MATCHING PATTERN *.1)
 install(FILES completions/holdfast.bash DESTINATION share/bash-completion/completions RENAME holdfast)
 install(FILES completions/_holdfast DESTINATION share/zsh/site-functions)
 
+# Job scripts look for what they share at the same place beside the program, installed or not.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/holdfast)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/jobs ${PROJECT_BINARY_DIR}/share/holdfast/jobs SYMBOLIC)
+
 # The modulefile holds the prefix, which is known only when it is installed.
 list(TRANSFORM HOLDFAST_MODULE_DEPENDENCIES PREPEND "depends-on " OUTPUT_VARIABLE depends_on)
 list(JOIN depends_on "\n" depends_on)
