@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast info: versions of everything the program stands on, and what it can do on this machine.
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -11,12 +12,22 @@
 #include "commands/version.hpp"
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
+#include "data/sample_file.hpp"
 #include "hdf5/image_file.hpp"
 #include "parallel/device_assignment.hpp"
 #include "parallel/library_versions.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::commands {
+
+namespace {
+
+std::string sample_file() try { return data::find_sample_file().string(); } catch (Error const& error) {
+    return error.what();
+}
+
+}  // namespace
 
 std::string version_line() { return "holdfast " HOLDFAST_VERSION; }
 
@@ -43,6 +54,9 @@ Action add_info(CLI::App& app) {
     command->add_flag("--json", *as_json, "As JSON");
     return [as_json](Arguments&) {
         auto json = nlohmann::ordered_json::parse(stack_versions());
+        json["program"] = std::filesystem::canonical("/proc/self/exe").string();
+        json["sample"] = sample_file();
+        json["libtorch_file"] = (train::torch_library_folder() / "libtorch_cpu.so").string();
         json["gpus"] = nlohmann::ordered_json::array();
         std::size_t const num_gpus = cuda::visible_device_uuids().size();
         for (std::size_t gpu = 0; gpu < num_gpus; ++gpu)
