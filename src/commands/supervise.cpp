@@ -89,7 +89,7 @@ class StopSignals {
         if (is_stop_at_once_requested())
             say("interrupted again: killing the launch; its last checkpoint is good");
         else if (first)
-            say("got {}: asking the run to save and stop (Ctrl-C, or once more INT, ends it at once)",
+            say("got {}: asking the run to save and stop (once more INT ends it at once)",
                 ::sigabbrev_np(signal));
     }
 

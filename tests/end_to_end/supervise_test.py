@@ -151,7 +151,6 @@ class Ends(SuperviseTest):
         self.assertEqual(self.ranks_started(ended), [2], ended)
 
     def test_no_progress(self):
-        self.run_ok("train", *FLAGS, "--max-steps", 5, "--run", self.run_dir, ranks=2)
         ended = self.finish(self.supervise("--max-restarts", 9, train=FULL_DISK, np=2), 93)
         self.assertEqual(self.ranks_started(ended), [2, 2, 2], ended)
         self.assertIn("no progress: 3 launches in a row", ended.stdout)
@@ -168,6 +167,8 @@ class Ends(SuperviseTest):
         self.assertEqual(self.ranks_started(ended), [2], ended)
         self.assertIsNone(owner.process.poll())
         self.assertFalse((self.run_dir / "drain").exists())
+        owner.kill()
+        owner.finish()
 
     def test_too_few_ranks(self):
         hosts = self.folder / "hosts"
