@@ -311,6 +311,41 @@ def read_available(descriptor: int) -> bytes:
     return text
 
 
+class TwoHosts(holdfast_run.OnTwoHosts, SuperviseTest):
+    def test_lost_host_of_the_owner(self):
+        """Rank 0 and the daemon above it stand, as if out of reach: nobody can end them, and nobody can know whether they will."""
+        launch = self.supervise(mpirun=" ".join([MPIRUN, *self.options_of_mpirun()]))
+        pids = self.wait_for_ranks(launch, 4)
+        status = Path(f"/proc/{pids[0]}/status").read_text()
+        lost = [int(re.search(r"PPid:\t(\d+)", status)[1]), pids[0]]
+        for pid in lost:
+            os.kill(pid, signal.SIGSTOP)
+        owner = next(self.run_dir.glob("writer-*")) / "owner"
+        owner.write_text(re.sub("(?m)^boot_id .*$", "boot_id another", owner.read_text()))
+        started = os.pread(launch.output[0].fileno(), 1 << 20, 0).decode()
+        os.kill(int(re.search(r"under process (\d+)", started)[1]), signal.SIGKILL)
+        self.wait_for_second_launch(launch, lost)
+        for pid in lost:
+            os.kill(pid, signal.SIGCONT)
+        step = last_step(self.run_dir)
+        launch.wait_for("more steps", lambda: last_step(self.run_dir) > step + 10)
+        launch.process.send_signal(signal.SIGTERM)
+        ended = self.finish(launch, 75)
+        self.assertEqual(self.ranks_started(ended), [4, 4], ended)
+        self.assertIn("Taking over from process", ended.stdout)
+        self.assertNotIn("no sign of life", ended.text)
+        self.run_ok("verify", self.run_dir)
+
+    def wait_for_second_launch(self, launch: holdfast_run.Launch, lost: list[int]) -> None:
+        def ranks() -> set:
+            found = {pid: rank for pid, rank in launch.processes().items() if pid not in lost}
+            return {rank for pid, rank in found.items() if rank is not None and b"train" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+        launch.wait_for("the second launch", lambda: ranks() == {0, 1, 2, 3})
+        step = last_step(self.run_dir)
+        launch.wait_for("its steps", lambda: last_step(self.run_dir) > step + 5)
+
+
 class CommandLine(SuperviseTest):
     def assert_usage_error(self, *arguments, words: list[str], **how) -> None:
         ended = holdfast_run.run("supervise", *arguments, cwd=self.folder, **how)
