@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -272,7 +271,8 @@ class Stops(SuperviseTest):
 
     def test_interrupt_in_a_terminal(self):
         launch, terminal = self.in_terminal(2)
-        self.wait_for_ranks(launch, 2)
+        pids = self.wait_for_ranks(launch, 2)
+        self.assertEqual(os.getsid(pids[None]), pids[None], "the terminal would interrupt mpirun as well")
         os.write(terminal, b"\x03")
         ended = self.finish(launch, 75)
         self.assert_saved(ended)
@@ -371,23 +371,17 @@ class CommandLine(SuperviseTest):
         self.assertIn("holdfast supervise --np 4 -- train", self.run_ok("supervise", "--help").stdout)
         self.assertIn("Usage: holdfast train", self.run_ok("supervise", "--np", 2, "--", "train", "--help").stdout)
 
-    def test_run_directory_is_found_as_train_finds_it(self):
-        """It is asked to stop there, under a name that a shell would take apart."""
-        name = "it's my run; $HOME"
+    def test_everything_from_variables_and_a_file(self):
+        """The run is asked to stop in its folder, which has a name that a shell would take apart."""
+        self.run_dir = self.folder / "it's my run; $HOME"
         config = self.folder / "a config.toml"
-        config.write_text(f'run = "{name}"\n')
-        cases = {"flag": (["--run", name], {}), "environment": ([], {"HOLDFAST_RUN": name})}
-        cases |= {"file": (["--config", config.name], {}), "file by environment": ([], {"HOLDFAST_CONFIG": config.name}), "default": ([], {})}
-        for case, (flags, env) in cases.items():
-            with self.subTest(case):
-                self.run_dir = self.folder / ("holdfast-run" if case == "default" else name)
-                env = env | {"HOLDFAST_MPIRUN": MPIRUN, "HOLDFAST_NP": 1}
-                launch = self.start("supervise", "--", "train", *ENDLESS, *flags, env=env, cwd=self.folder)
-                self.wait_for_ranks(launch, 1)
-                launch.process.send_signal(signal.SIGUSR1)
-                self.finish(launch, 75)
-                self.assertEqual(self.outcome()["code"], 75)
-                shutil.rmtree(self.run_dir)
+        config.write_text(f'run = "{self.run_dir.name}"\n')
+        env = {"HOLDFAST_MPIRUN": MPIRUN, "HOLDFAST_NP": 1, "HOLDFAST_CONFIG": config.name}
+        launch = self.start("supervise", "--", "train", *ENDLESS, env=env, cwd=self.folder)
+        self.wait_for_ranks(launch, 1)
+        launch.process.send_signal(signal.SIGUSR1)
+        self.finish(launch, 75)
+        self.assertEqual(self.outcome()["code"], 75)
 
 
 if __name__ == "__main__":
