@@ -4,6 +4,7 @@
 // run (run_ownership.hpp) commits, prunes and sets damaged files aside.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -24,10 +25,14 @@ inline constexpr std::size_t max_checkpoint_bytes = std::size_t{8} << 30;
 /// read_file does, and Error(do_not_requeue) for another kind of file, without reading it all.
 std::vector<std::byte> read_checkpoint_bytes(std::filesystem::path const& path, Trailer trailer);
 
+/// Device, inode, size and modification time: another file under the same name, or other bytes in it, differ.
+using FileVersion = std::array<std::int64_t, 5>;
+
 struct StoredCheckpoint {
     std::filesystem::path path;
     std::int64_t step = 0;
     CheckpointFile file;
+    FileVersion version{};
 };
 
 enum class DamagedFiles {
@@ -48,8 +53,10 @@ class CheckpointStore {
 
     /// The newest checkpoint that verifies; warns of each that does not. None if the run has no checkpoint at
     /// all. Throws Error(do_not_requeue) if it has some but none is good, or another format is met;
-    /// Error(retry) for disk trouble.
-    std::optional<StoredCheckpoint> read_newest_good(DamagedFiles damaged);
+    /// Error(retry) for disk trouble. `known`: what an earlier call returned; if that still is the newest file and
+    /// unchanged, it is not read again.
+    std::optional<StoredCheckpoint> read_newest_good(DamagedFiles damaged,
+                                                     std::optional<StoredCheckpoint> known = std::nullopt);
 
     /// This very file. Throws Error(do_not_requeue) if it does not verify.
     static CheckpointFile read(std::filesystem::path const& path);
@@ -60,8 +67,9 @@ class CheckpointStore {
     void commit(std::int64_t step, std::span<std::byte const> bytes, std::filesystem::path const& temp_dir,
                 std::function<void()> const& before_rename = {});
 
-    /// Deletes what is older than the `keep` newest good checkpoints, of which it leaves at least two.
-    void prune(int keep);
+    /// Deletes what is older than the `keep` newest good checkpoints, of which it leaves at least two. `temp_dir` is the
+    /// owner's folder.
+    void prune(int keep, std::filesystem::path const& temp_dir);
 
     std::filesystem::path path_of(std::int64_t step) const;
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,11 +35,28 @@ void replace_file_durably(std::filesystem::path const& path, std::span<std::byte
 void write_file_durably(std::filesystem::path const& path, std::string_view text,
                         std::filesystem::path const& temp_dir);
 
-/// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other. Until sync_appended a power
-/// cut may take the line away.
-void append_line(std::filesystem::path const& path, std::string_view line);
-/// `is_new`: the file's name is not durable either.
-void sync_appended(std::filesystem::path const& path, bool is_new);
+/// A text that grows by lines. It is opened as a copy that takes the place of the file before it, so a launch that was
+/// written off and wakes later appends to one that has no name any more: an open file obeys no change of ownership.
+class AppendedFile {
+  public:
+    /// A file that is not there is an empty one. `temp_dir` as above; errors as of read_file and replace_file_durably.
+    AppendedFile(std::filesystem::path path, std::size_t max_bytes, std::filesystem::path const& temp_dir);
+    AppendedFile(AppendedFile const&) = delete;
+    AppendedFile& operator=(AppendedFile const&) = delete;
+    ~AppendedFile();
+
+    std::string text() const;
+    /// Appends `line` and a newline. A row that a crash cut off is ended first, so it spoils no other. Until `sync` a power
+    /// cut may take the line away.
+    void append_line(std::string_view line);
+    void sync();
+
+  private:
+    std::size_t size() const;
+
+    std::filesystem::path path_;
+    int fd_ = -1;
+};
 
 void sync_folder(std::filesystem::path const& folder);
 

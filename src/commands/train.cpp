@@ -67,6 +67,7 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
 
 /// Rank 0: makes sure the run has a checkpoint and returns the one that every launch starts from.
 CheckpointFile begin_or_continue(train::RunDirectory& run_directory, train::RunState& state,
+                                 std::optional<checkpoint::StoredCheckpoint> found,
                                  TrainOptions const& options) {
     if (options.resume != "auto" && options.resume != "never") {
         auto const newest = run_directory.read_newest_good();
@@ -76,7 +77,7 @@ CheckpointFile begin_or_continue(train::RunDirectory& run_directory, train::RunS
             run_directory.save_import(state, file);
         }
     }
-    auto newest = run_directory.read_newest_good();
+    auto newest = run_directory.read_newest_good(std::move(found));
     if (!newest) {
         run_directory.save(state);  // step 0: settings and first weights are durable before the first step
         newest = run_directory.read_newest_good();
@@ -180,7 +181,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         if (world.rank() != 0) return;
         log::open_file((launch.run_directory->path() / "train.log").string());
         times.part_done("own");
-        file = begin_or_continue(*launch.run_directory, state, options);
+        file = begin_or_continue(*launch.run_directory, state,
+                                 std::exchange(launch.found.newest, std::nullopt), options);
         launch.progress =
             train::progress_so_far(last, launch.run_directory->saved_step(), options.no_progress_limit);
         times.part_done("read");

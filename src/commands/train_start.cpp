@@ -107,6 +107,7 @@ void collective_require_same_program(Communicator const& world) {
 }
 
 FoundRun collective_find_run(Communicator const& world, TrainOptions const& options) {
+    FoundRun found;
     std::string description;
     world.agree([&] {
         if (world.rank() != 0) return;
@@ -123,16 +124,15 @@ FoundRun collective_find_run(Communicator const& world, TrainOptions const& opti
             description = describe(file);
             return;
         }
-        if (auto const newest = store.read_newest_good(checkpoint::DamagedFiles::leave)) {
-            require(options.resume == "auto", ExitCode::do_not_requeue,
-                    "--resume never, but {} already holds a run at step {} (it would be overwritten); choose "
-                    "another --run",
-                    options.run, newest->step);
-            description = describe(newest->file);
-        }
+        found.newest = store.read_newest_good(checkpoint::DamagedFiles::leave);
+        if (!found.newest) return;
+        require(options.resume == "auto", ExitCode::do_not_requeue,
+                "--resume never, but {} already holds a run at step {} (it would be overwritten); choose "
+                "another --run",
+                options.run, found.newest->step);
+        description = describe(found.newest->file);
     });
     description = world.broadcast(description, 0);
-    FoundRun found;
     if (description.empty()) return found;
     nlohmann::json const json = nlohmann::json::parse(description);
     found.exists = true;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_image.hpp"
+#include "checkpoint/checkpoint_store.hpp"
 #include "commands/launch_device.hpp"
 #include "data/image_dataset.hpp"
 #include "parallel/communicator.hpp"
@@ -42,6 +43,7 @@ struct TrainOptions {
 /// What rank 0 found on disk, told to all ranks.
 struct FoundRun {
     bool exists = false;
+    std::optional<checkpoint::StoredCheckpoint> newest;  ///< on rank 0; none if --resume names a file
     train::Settings settings;
     std::string fingerprint;
     std::int64_t step = 0;

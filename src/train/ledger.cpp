@@ -315,31 +315,29 @@ ChainReport check_chain(LedgerText const& ledger, std::string const& newest, Pos
     return report;
 }
 
-Ledger::Ledger(fs::path path, Launch launch) : path_(std::move(path)), launch_(std::move(launch)) {}
+Ledger::Ledger(fs::path path, Launch launch, fs::path const& temp_dir)
+    : file_(std::move(path), max_ledger_bytes, temp_dir), launch_(std::move(launch)) {}
 
 void Ledger::append(LedgerRow row) {
     bool const is_durable = row.kind != RowKind::digest;
-    bool is_first = false;
     {
         std::scoped_lock const lock(mutex_);
         if (!is_read_) {
-            LedgerText const ledger = read_ledger(path_);
+            LedgerText const ledger = parse_ledger(file_.text());
             last_check_ = ledger.rows.empty() ? "" : ledger.rows.back().check;
         }
-        is_first = last_check_.empty();
         row.launch = launch_.number;
         row.hosts = launch_.hosts;
         row.ranks = launch_.ranks;
         row.previous = last_check_;
         std::string const line = to_line(row);
         is_read_ = false;  // a failed append may have left the row: then the file says what is the last one
-        checkpoint::append_line(path_, line);
+        file_.append_line(line);
         last_check_ = check_in(line);
         is_read_ = true;
     }
-    if (!is_durable) return;
     // Without the lock, so that a digest's row, written between two steps, waits for no slow disk.
-    checkpoint::sync_appended(path_, is_first);
+    if (is_durable) file_.sync();
 }
 
 }  // namespace holdfast::train

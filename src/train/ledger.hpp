@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/durable_file.hpp"
+
 namespace holdfast::train {
 
 /// A place in the run. Samples count in the order of their epoch (data/epoch_order.hpp): an epoch's order is a permutation, so
@@ -106,14 +108,15 @@ class Ledger {
         std::vector<std::string> hosts;
         std::int64_t ranks = 1;
     };
-    Ledger(std::filesystem::path path, Launch launch);
+    /// `temp_dir` is the owner's folder. Throws as AppendedFile does.
+    Ledger(std::filesystem::path path, Launch launch, std::filesystem::path const& temp_dir);
 
     /// Appends a row, durably for a checkpoint's. Launch, hosts, ranks, previous and check are filled in. Throws Error(retry)
     /// for disk trouble, after which it can be tried again.
     void append(LedgerRow row);
 
   private:
-    std::filesystem::path path_;
+    checkpoint::AppendedFile file_;
     Launch launch_;
     std::mutex mutex_;
     bool is_read_ = false;  ///< whether last_check_ is that of the file

@@ -78,13 +78,14 @@ RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::stri
       launch_(ownership_.number()),
       store_(path_),
       metrics_(path_ / "metrics.jsonl", launch_),
-      ledger_(path_ / "ledger.jsonl", {launch_, std::move(hosts), ranks}) {
+      ledger_(path_ / "ledger.jsonl", {launch_, std::move(hosts), ranks}, ownership_.temp_dir()) {
     // A request to stop that an earlier launch has obeyed, or never saw.
     ::unlink((path_ / "drain").c_str());
 }
 
-std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good() {
-    auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine);
+std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good(
+    std::optional<checkpoint::StoredCheckpoint> known) {
+    auto newest = store_.read_newest_good(checkpoint::DamagedFiles::quarantine, std::move(known));
     if (newest) {
         parent_digest_ = newest->file.file_digest().hex();
         parent_position_ = position_of(newest->file);
@@ -171,8 +172,6 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     bool has_row = false;
     store_.commit(row.end.step, bytes, ownership_.temp_dir(), [&] {
         write_metrics();  // before there is a finished run, which no later launch would touch any more
-        // A process that stood while it was written off must not add a row when it wakes.
-        require_ownership();
         ledger_.append(row);
         has_row = true;
     });
@@ -185,7 +184,7 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
                                            ownership_.temp_dir());
             config_json_ = snapshot.config_json;
         }
-        store_.prune(keep_);
+        store_.prune(keep_, ownership_.temp_dir());
     } catch (Error const&) {
         written.trouble_afterwards = std::current_exception();
     }

@@ -43,7 +43,9 @@ class RunDirectory {
     RunDirectory(std::filesystem::path const& path, int keep, std::vector<std::string> hosts,
                  std::int64_t ranks, PhaseBoard& phases);
 
-    std::optional<checkpoint::StoredCheckpoint> read_newest_good();
+    /// `known`: what was found before the run was taken over.
+    std::optional<checkpoint::StoredCheckpoint> read_newest_good(
+        std::optional<checkpoint::StoredCheckpoint> known = std::nullopt);
     /// Copies the state; the writer thread then makes it durable: ledger row, checkpoint, metrics.csv, and prunes old
     /// checkpoints. The save before it must be finished.
     void start_save(RunState& state);

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
+from kill_campaign import stop_while_writing  # noqa: E402
 from holdfast_run import files_below, last_step, narrow  # noqa: E402
 
 RACES = int(os.environ.get("HOLDFAST_TEST_RACES", "10"))
@@ -37,7 +38,8 @@ class OwnershipTest(holdfast_run.TestCaseWithUndisturbedRun):
         run = self.folder / "run"
         stopped = self.start("train", *FLAGS, "--run", run)
         stopped.wait_for("step 5", lambda: last_step(run) >= 5)
-        os.kill(stopped.process.pid, signal.SIGSTOP)
+        while not stop_while_writing(stopped, run, stopped.process.pid):
+            pass
         self.run_ok("train", "--run", run, ranks=2)  # after 30 s without a sign of life
         before = files_below(run)
         os.kill(stopped.process.pid, signal.SIGCONT)

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launch in which one rank, a disk or a cable hangs ends with 75 and says who it was; one that is only slow does not."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -115,6 +117,48 @@ class StepTest(HangTest):
                 break
             shutil.rmtree(self.run_dir)
         self.assertEqual(hanging["phase"], "compute", f"in {attempt + 1} attempts")
+
+    @staticmethod
+    def bytes_in(pipe: int) -> int:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"0000"), sys.byteorder)
+
+    def stop_while_it_writes(self, path: Path, *arguments) -> dict:
+        """Stops rank 0 while it waits for the reader of `path`, a pipe. Returns what it is said to have done."""
+        path.parent.mkdir(exist_ok=True)
+        os.mkfifo(path)
+        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, pipe)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+        launch = self.launch(*ENDLESS, *arguments, watchdog_s=2)
+        pids = self.pids(launch)
+        before = 0
+        while before < 3000 or before != self.bytes_in(pipe):  # a step's rows are fewer than 1,000 bytes
+            before = self.bytes_in(pipe)
+            time.sleep(0.5)  # many steps
+        os.kill(pids[0], signal.SIGSTOP)
+        return self.assert_ended_for(launch, [pids[1], pids[2]], time.monotonic(), 0)
+
+    def test_rank_stopped_in_data(self):
+        indices = self.folder / "indices"
+        self.assertEqual(self.stop_while_it_writes(indices, "--log-indices", indices)["phase"], "data")
+
+    def test_rank_stopped_in_record(self):
+        self.assertEqual(self.stop_while_it_writes(self.run_dir / "metrics.jsonl")["phase"], "record")
+
+    def test_rank_stopped_in_check(self):
+        # Comparing 60,000 images takes longer than a step with a few of them; if another moment is hit, once more.
+        checking = narrow("synthetic:60000", epochs=1000, save_every_epochs=0, check_replicas_every=1)
+        for attempt in range(5):
+            launch = self.launch(*checking, watchdog_s=2)
+            pids = self.pids(launch)
+            launch.wait_for("step 2", lambda: last_step(self.run_dir) >= 2)
+            os.kill(pids[1], signal.SIGSTOP)
+            since = time.monotonic()
+            hanging = self.assert_ended_for(launch, [pids[0], pids[2]], since, 1)
+            if hanging["phase"] == "check":
+                break
+            shutil.rmtree(self.run_dir)
+        self.assertEqual(hanging["phase"], "check", f"in {attempt + 1} attempts")
 
     def test_run_goes_on_after_a_hang(self):
         steps = narrow("synthetic:150", epochs=1000)
@@ -235,6 +279,18 @@ class OtherPhasesTest(HangTest):
         self.hold.unlink()
         hanging = self.assert_ended_for(launch, [pids[1], pids[2]], since, 0)
         self.assertEqual(hanging["phase"], "save")
+
+    def test_rank_stopped_in_shutdown(self):
+        env = self.held("outcome.json")
+        self.hold.touch()
+        launch = self.launch(*narrow("synthetic:150", epochs=1), watchdog_s=1, env=env)
+        pids = self.pids(launch)
+        launch.wait_for("the last file", self.is_held)
+        os.kill(pids[0], signal.SIGSTOP)
+        since = time.monotonic()
+        self.hold.unlink()
+        hanging = self.assert_ended_for(launch, [pids[1], pids[2]], since, 0)
+        self.assertEqual(hanging["phase"], "shutdown")
 
     def test_disk_that_hangs_in_a_save(self):
         launch, pids = self.start_save("/step-")

@@ -55,6 +55,15 @@ class SaveTest(holdfast_run.TestCaseWithUndisturbedRun):
         self.assertLess(saved_before, STEPS)
         self.assert_same_result(run, self.undisturbed)
 
+    def test_only_checked_states_are_saved(self):
+        """A save that is due waits for the step at which the replicas are compared."""
+        run = self.folder / "run"
+        flags = narrow("synthetic:150", epochs=3, save_every_steps=1, check_replicas_every=4, keep=100)
+        self.run_ok("train", *flags, "--run", run, ranks=2)
+        steps = set(checkpoints(run)) - {0}
+        self.assertLessEqual({4, 30}, steps)
+        self.assertLessEqual(steps, {*range(4, 30, 4), 30}, "the last one is checked when it is saved")
+
     def test_last_save_that_fails_ends_with_75_and_loses_nothing(self):
         run = self.folder / "run"
         launch, disk = self.start_and_take_checkpoints_away(run)

@@ -149,8 +149,12 @@ TEST_P(EveryFault, LeavesTheOldOrTheNewCheckpointAndACleanMessage) {
                 EXPECT_EQ(newest_good(base.path() / "run"), old_step) << "the test spoilt its own model";
                 // What a failing call means for a file that is written cannot be passed over.
                 std::string const& path = paths[static_cast<std::size_t>(number)];
-                bool const is_written = path.ends_with(".tmp") || path.ends_with("ledger.jsonl") ||
-                                        call == Call::rename || call == Call::sync_folder;
+                // The ledger was synced before: closing it says nothing new. That is the last file closed.
+                bool const closes_ledger =
+                    call == Call::close && (path.ends_with("ledger.jsonl") || number == count - 1);
+                bool const is_written =
+                    (path.ends_with(".tmp") || path.ends_with("ledger.jsonl") || call == Call::sync_folder) &&
+                    !closes_ledger;
                 bool const is_harmless =
                     error == short_write || error == EINTR || (error == EINVAL && call == Call::sync_folder);
                 if (is_written && !is_harmless && call != Call::unlink) {
@@ -186,7 +190,10 @@ TEST_P(EveryFault, LeavesTheOldOrTheNewCheckpointAndACleanMessage) {
                 EXPECT_EQ(newest_good(run.path()), new_step) << "the next save";
                 EXPECT_EQ(text_of(run.path() / "metrics.csv"), SavingRun::metrics_of(new_step));
                 EXPECT_EQ(lines_of(run.path() / "ledger.jsonl").back(), SavingRun::ledger_row(new_step));
-                EXPECT_TRUE(fs::is_empty(run.writer()));
+                // What could not be deleted goes with the folder.
+                if (call != Call::unlink) {
+                    EXPECT_TRUE(fs::is_empty(run.writer()));
+                }
                 if (HasFailure()) return;
             }
         }

@@ -25,16 +25,16 @@ class SavingRun {
     }
 
     void save(std::int64_t step) {
+        checkpoint::AppendedFile ledger(path_ / "ledger.jsonl", 1 << 20, writer());  // once per launch
         store_.commit(step, file_of(step), writer(), [&] {
             checkpoint::write_file_durably(path_ / "metrics.csv", metrics_of(step), writer());
             file_calls::mark("metrics");
-            bool const is_new = !std::filesystem::exists(path_ / "ledger.jsonl");
-            checkpoint::append_line(path_ / "ledger.jsonl", ledger_row(step));
-            checkpoint::sync_appended(path_ / "ledger.jsonl", is_new);
+            ledger.append_line(ledger_row(step));
+            ledger.sync();
         });
         file_calls::mark("committed");
         checkpoint::write_file_durably(path_ / "config.json", "{}\n", writer());
-        store_.prune(2);
+        store_.prune(2, writer());
     }
 
     std::filesystem::path const& path() const { return path_; }

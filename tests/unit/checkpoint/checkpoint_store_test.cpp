@@ -11,6 +11,7 @@
 #include "checkpoint/durable_file.hpp"
 #include "small_state.hpp"
 #include "support/checkpoint_trailer.hpp"
+#include "support/expect_error.hpp"
 
 namespace holdfast::checkpoint {
 namespace {
@@ -90,7 +91,7 @@ TEST_F(CheckpointStoreTest, ForeignNamesAreIgnored) {
     }
     EXPECT_THAT(steps(), ElementsAre(5));
     EXPECT_EQ(newest(DamagedFiles::quarantine), 5);
-    store.prune(2);
+    store.prune(2, writer);
     EXPECT_TRUE(fs::exists(folder / "step-9.h5"));
 }
 
@@ -115,6 +116,19 @@ TEST_F(CheckpointStoreTest, OwnerSetsDamagedOnesAside) {
     std::string const reason((std::istreambuf_iterator<char>(file)), {});
     EXPECT_THAT(reason, HasSubstr("step-000000000003.h5: not a complete checkpoint"));
     EXPECT_EQ(newest(DamagedFiles::quarantine), 2);
+}
+
+TEST_F(CheckpointStoreTest, WhatIsKnownIsReadAgainOnlyIfItChanged) {
+    for (std::int64_t const step : {1, 2}) commit(step);
+    auto known = store.read_newest_good(DamagedFiles::leave);
+    std::byte const* const bytes = known->file.bytes().data();
+    known = store.read_newest_good(DamagedFiles::leave, std::move(known));
+    EXPECT_EQ(known->file.bytes().data(), bytes) << "the same memory";
+    damage(2);
+    known = store.read_newest_good(DamagedFiles::leave, std::move(known));
+    EXPECT_EQ(known->step, 1);
+    commit(3);
+    EXPECT_EQ(store.read_newest_good(DamagedFiles::leave, std::move(known))->step, 3);
 }
 
 TEST_F(CheckpointStoreTest, EmptyFilesFoldersAndWrongStepsAreDamage) {
@@ -262,11 +276,11 @@ TEST_F(CheckpointStoreTest, ModeFollowsUmask) {
 
 TEST_F(CheckpointStoreTest, PruneKeepsTheNewestGoodOnesAndNeverFewerThanTwo) {
     for (std::int64_t step = 1; step <= 6; ++step) commit(step);
-    store.prune(4);
+    store.prune(4, writer);
     EXPECT_THAT(steps(), ElementsAre(6, 5, 4, 3));
-    store.prune(0);
+    store.prune(0, writer);
     EXPECT_THAT(steps(), ElementsAre(6, 5));
-    store.prune(1);
+    store.prune(1, writer);
     EXPECT_THAT(steps(), ElementsAre(6, 5));
 }
 
@@ -275,28 +289,56 @@ TEST_F(CheckpointStoreTest, PruneDoesNotCountDamagedOnes) {
     damage(5);
     damage(3);
     CheckpointStore fresh(run.path());
-    fresh.prune(2);
+    fresh.prune(2, writer);
     EXPECT_THAT(steps(), ElementsAre(5, 4, 3, 2));
 }
 
-TEST(DurableFile, AppendsRowsAndEndsACutOffOne) {
+TEST_F(CheckpointStoreTest, ALaunchThatWasWrittenOffDeletesNothing) {
+    for (std::int64_t step = 1; step <= 3; ++step) commit(step);
+    fs::remove_all(writer);
+    store.prune(2, writer);
+    EXPECT_THAT(steps(), ElementsAre(3, 2, 1));
+}
+
+TEST(AppendedFile, AppendsRowsAndEndsACutOffOne) {
     TemporaryFolder folder;
     fs::path const path = folder.path() / "ledger.jsonl";
-    append_line(path, R"({"a":1})");
-    append_line(path, R"({"a":2})");
-    sync_appended(path, true);
-    EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n");
-    std::ofstream(path, std::ios::app) << "{\"a\":";
-    append_line(path, R"({"a":3})");
-    EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n{\"a\":\n{\"a\":3}\n");
-    try {
-        append_line(folder.path() / "none" / "x", "y");
-        FAIL();
-    } catch (Error const& error) {
-        EXPECT_EQ(error.code(), ExitCode::retry);
+    {
+        AppendedFile file(path, 100, folder.path());
+        EXPECT_EQ(file.text(), "");
+        file.append_line(R"({"a":1})");
+        file.append_line(R"({"a":2})");
+        file.sync();
+        EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n");
+        std::ofstream(path, std::ios::app) << "{\"a\":";
+        file.append_line(R"({"a":3})");
+        EXPECT_EQ(text_of(path), "{\"a\":1}\n{\"a\":2}\n{\"a\":\n{\"a\":3}\n");
     }
-    EXPECT_THROW(sync_appended(folder.path() / "none" / "x", false), Error);
-    EXPECT_THROW(append_line("/dev/full", "y"), Error);
+    AppendedFile again(path, 100, folder.path());
+    again.append_line(R"({"a":4})");
+    EXPECT_EQ(text_of(path), again.text());
+    EXPECT_THAT(again.text(), ::testing::EndsWith("{\"a\":3}\n{\"a\":4}\n"));
+    EXPECT_THROW(AppendedFile(path, 10, folder.path()), Error) << "larger than it may be";
+    EXPECT_THROW(AppendedFile(folder.path() / "none" / "x", 10, folder.path()), Error);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(AppendedFile, WhatIsAppendedAfterATakeoverIsNotSeen) {
+    TemporaryFolder run;
+    fs::path const path = run.path() / "ledger.jsonl", older = run.path() / "1", newer = run.path() / "2";
+    fs::create_directory(older);
+    fs::create_directory(newer);
+    AppendedFile stopped(path, 100, older);
+    stopped.append_line("before");
+    fs::remove(older);
+    AppendedFile owner(path, 100, newer);
+    stopped.append_line("after");
+    stopped.sync();
+    owner.append_line("owner");
+    EXPECT_EQ(text_of(path), "before\nowner\n");
+    test::expect_error([&] { AppendedFile(path, 100, older); }, {"taken this run over"},
+                       ExitCode::owned_elsewhere);
+    EXPECT_EQ(text_of(path), "before\nowner\n");
 }
 
 TEST(DurableFile, ReplacesATextAsAWhole) {
