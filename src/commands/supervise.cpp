@@ -277,6 +277,10 @@ class Supervisor {
                         mpirun.exit_code() ? "mpirun" : "the ranks");
                 mpirun.kill_session();
             }
+            if (over_since && Clock::now() - *over_since > 2 * patience && mpirun.exit_code()) {
+                say("a rank cannot be killed (it may wait for a disk); going on without it");
+                break;  // should it ever wake, it has lost the run
+            }
             signals_.wait(mpirun.exit_code() ? 50ms : 1000ms);
         }
         return end_of_launch(train::read_outcome(train_.run), newest_before, *mpirun.exit_code());
