@@ -9,8 +9,9 @@ readonly program=${0##*/}
 readonly build_packages=(g++ cmake ninja-build python3-venv ca-certificates openmpi-bin libopenmpi-dev libhdf5-dev
     libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libjpeg-dev)
 # slurm-wlm, lmod and iproute2 give the tests a real SLURM, a real module command and two network namespaces; clang has
-# libFuzzer.
-readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache clang shellcheck slurm-wlm lmod iproute2)
+# libFuzzer; man-db, zsh and tcl are for man pages, completion and modulefiles.
+readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache clang shellcheck slurm-wlm lmod iproute2 man-db
+    zsh tcl)
 
 # LibTorch comes from PyPI's torch; scripts/requirements/<flavour>.txt pins every version. A larger flavour serves as a
 # smaller one. Sizes are those of the wheels for Python 3.11, in GB: download, disk.
@@ -30,7 +31,7 @@ install_packages() {
     command -v dpkg-query >/dev/null || die "cannot install packages (no dpkg here): supported are Debian 12 and 13 and" \
         "Ubuntu 24.04; elsewhere install the likes of '$*' and build with CMake (README, 'Build')"
     for package in "$@"; do
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+        is_installed "$package" || missing+=("$package")
     done
     if ((${#missing[@]} == 0)); then
         say "packages: all $# are installed"
@@ -47,6 +48,26 @@ install_packages() {
     "${as_root[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
         >/dev/null || die "apt-get could not install ${missing[*]}; is the network there, and this a supported system?"
+}
+
+is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# unpack_package NAME: sets unpacked to a folder with the files of a package that conflicts with one that is installed, or to
+# nothing where it cannot be had.
+unpack_package() {
+    local version folder
+    unpacked=
+    version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p')
+    [[ $version && $version != '(none)' ]] || return 0
+    folder=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast/$1-$version
+    if [[ ! -e $folder ]]; then
+        say "packages: unpacking $1 into $folder"
+        rm -rf "$folder.partial"
+        mkdir -p "$folder.partial/download"
+        (cd "$folder.partial/download" && apt-get download -qq "$1" && dpkg -x ./*.deb ..) >/dev/null 2>&1 || return 0
+        mv "$folder.partial" "$folder"
+    fi
+    unpacked=$folder
 }
 
 # Sets with_cuda and puts nvcc on PATH: CUDA is built exactly when a toolkit is there. Decided once, so no flag can disagree.

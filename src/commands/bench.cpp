@@ -166,7 +166,9 @@ Action add_bench(CLI::App& app) {
     CLI::App* const command = app.add_subcommand("bench", "Measure the parts of a training step");
     add_model_flags(*command, options->settings);
     options->settings.data = "synthetic:1024";
-    command->add_option("--data", options->settings.data, "As train --data")->capture_default_str();
+    command->add_option("--data", options->settings.data, "As train --data")
+        ->type_name("DATA")
+        ->capture_default_str();
     command->add_option("--limit-train", options->settings.limit_train,
                         "Use only the first N training images (0: all)");
     command->add_option("--steps", options->steps, "Measured steps")

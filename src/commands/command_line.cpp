@@ -41,9 +41,9 @@ std::string environment_name(std::string const& flag) {
 
 /// Variables named like ours that are no flags: of the program's data, the scripts, the build and the tests.
 constexpr std::string_view other_variables[] = {
-    "HOLDFAST_CIFAR10",  "HOLDFAST_CIFAR10_SHA256", "HOLDFAST_CIFAR10_URL",
-    "HOLDFAST_END_TIME", "HOLDFAST_SUPERVISED_BY",  "HOLDFAST_MODULE",
-    "HOLDFAST_PYTHON",   "HOLDFAST_SAMPLE",         "HOLDFAST_TORCH"};
+    "HOLDFAST_CIFAR10",  "HOLDFAST_CIFAR10_SHA256", "HOLDFAST_CIFAR10_URL", "HOLDFAST_END_TIME",
+    "HOLDFAST_LAUNCHER", "HOLDFAST_MODULE",         "HOLDFAST_PYTHON",      "HOLDFAST_ROOT",
+    "HOLDFAST_SAMPLE",   "HOLDFAST_SUPERVISED_BY",  "HOLDFAST_TORCH"};
 
 /// Insertions, deletions and replacements that turn one into the other (Levenshtein's distance).
 std::size_t edit_distance(std::string_view a, std::string_view b) {

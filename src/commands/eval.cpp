@@ -99,8 +99,10 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
 Action add_eval(CLI::App& app) {
     auto const options = std::make_shared<EvalOptions>();
     CLI::App* const command = app.add_subcommand("eval", "Evaluate a checkpoint on the test set");
-    command->add_option("path", options->path, "Checkpoint file or run directory")->required();
-    command->add_option("--data", options->data, "As train --data (default: the run's)");
+    command->add_option("path", options->path, "Checkpoint file or run directory")
+        ->type_name("FILE|DIR")
+        ->required();
+    command->add_option("--data", options->data, "As train --data (default: the run's)")->type_name("DATA");
     command->add_option("--limit-test", options->limit_test,
                         "Use only the first N test images (0: the run's limit)");
     command->add_option("--eval-batch-size", options->batch_size, "Samples per batch (default: the run's)");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast info: versions of everything the program stands on, and what it can do on this machine.
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -9,13 +10,24 @@
 
 #include "commands/commands.hpp"
 #include "commands/version.hpp"
+#include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
+#include "data/sample_file.hpp"
 #include "hdf5/image_file.hpp"
 #include "parallel/device_assignment.hpp"
 #include "parallel/library_versions.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::commands {
+
+namespace {
+
+std::string sample_file() try { return data::find_sample_file().string(); } catch (Error const& error) {
+    return error.what();
+}
+
+}  // namespace
 
 std::string version_line() { return "holdfast " HOLDFAST_VERSION; }
 
@@ -26,7 +38,10 @@ Action add_info(CLI::App& app) {
     return [as_json](Arguments&) {
         nlohmann::ordered_json json;
         json["holdfast"] = HOLDFAST_VERSION;
+        json["program"] = std::filesystem::canonical("/proc/self/exe").string();
+        json["sample"] = sample_file();
         json["libtorch"] = train::torch_version();
+        json["libtorch_file"] = (train::torch_library_folder() / "libtorch_cpu.so").string();
         json["cpu_capability"] = train::cpu_capability();
         json["mpi"] = parallel::mpi_version();
         json["hdf5"] = hdf5::library_version();

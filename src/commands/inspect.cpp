@@ -62,7 +62,9 @@ Action add_inspect(CLI::App& app) {
     auto const options = std::make_shared<Options>();
     CLI::App* const command =
         app.add_subcommand("inspect", "Show a checkpoint: position, settings, digests, parameters");
-    command->add_option("path", options->path, "Checkpoint file or run directory")->required();
+    command->add_option("path", options->path, "Checkpoint file or run directory")
+        ->type_name("FILE|DIR")
+        ->required();
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments&) {
         nlohmann::ordered_json const json = summary(open_checkpoint(options->path));

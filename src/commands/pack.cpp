@@ -27,8 +27,9 @@ Action add_pack(CLI::App& app) {
     command
         ->add_option("source", options->source,
                      "As train --data: CIFAR-10 folder, .h5 file, 'sample', 'synthetic[:N]'")
+        ->type_name("DATA")
         ->required();
-    command->add_option("out", options->out, "The file to write, OUT.h5")->required();
+    command->add_option("out", options->out, "The file to write, OUT.h5")->type_name("FILE")->required();
     command->add_option("--quality", options->quality, "JPEG quality")
         ->capture_default_str()
         ->check(CLI::Range(1, 100));

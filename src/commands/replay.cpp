@@ -217,11 +217,11 @@ Action add_replay(CLI::App& app) {
     auto const options = std::make_shared<ReplayOptions>();
     CLI::App* const command = app.add_subcommand(
         "replay", "Compute a step of a run again and compare with its ledger (exit 93 if it differs)");
-    command->add_option("run", options->run, "Run directory")->required();
+    command->add_option("run", options->run, "Run directory")->type_name("DIR")->required();
     command->add_option("--step", options->step, "Step that has a checkpoint's row or a digest in the ledger")
         ->required()
         ->check(CLI::PositiveNumber);
-    command->add_option("--data", options->data, "As train --data (default: the run's)");
+    command->add_option("--data", options->data, "As train --data (default: the run's)")->type_name("DATA");
     return [options](Arguments& arguments) { return run_replay(*options, arguments); };
 }
 

@@ -12,17 +12,22 @@ void add_model_flags(CLI::App& command, train::Settings& settings) {
                        "Replicas of the run, at least the ranks (default: ranks of the first launch)");
     command.add_option("--seed", settings.seed, "Seed of first weights and sample order")
         ->capture_default_str();
-    command.add_option("--device", settings.device, "auto, cpu or cuda")->capture_default_str();
+    command.add_option("--device", settings.device, "auto, cpu or cuda")
+        ->type_name("auto|cpu|cuda")
+        ->capture_default_str();
     command.add_option("--threads", settings.threads,
                        "OpenMP threads per replica (default: cores / replicas of a host)");
     command.add_option("--lr", settings.lr, "Learning rate")->capture_default_str();
     command.add_option("--momentum", settings.momentum, "Momentum of SGD")->capture_default_str();
-    command.add_option("--model", settings.model, "resnet18 or resnet34")->capture_default_str();
+    command.add_option("--model", settings.model, "resnet18 or resnet34")
+        ->type_name("resnet18|resnet34")
+        ->capture_default_str();
     command.add_option("--width", settings.width, "Channels of the first stage (64: torchvision's)")
         ->capture_default_str();
     command
         .add_option("--reduction", settings.reduction,
                     "exact: same bits on any number of ranks; fast: GPUs only")
+        ->type_name("exact|fast")
         ->capture_default_str();
 }
 

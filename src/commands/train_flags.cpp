@@ -51,8 +51,10 @@ Action add_train(CLI::App& app) {
     train::Settings& settings = options->settings;
     command
         ->add_option("--data", settings.data, "CIFAR-10 folder, packed .h5 file, 'sample' or 'synthetic[:N]'")
+        ->type_name("DATA")
         ->capture_default_str();
     command->add_option("--run", options->run, "Run directory: checkpoints, metrics, log")
+        ->type_name("DIR")
         ->capture_default_str();
     command->add_option("--epochs", settings.epochs, "Epochs of the run as a whole")->capture_default_str();
     command->add_option("--max-steps", settings.max_steps, "Steps of the run as a whole (default: no limit)");
@@ -63,6 +65,7 @@ Action add_train(CLI::App& app) {
     command
         ->add_option("--tail", settings.tail,
                      "Last batch: exact (each sample once) or pad (as DistributedSampler)")
+        ->type_name("exact|pad")
         ->capture_default_str();
     command
         ->add_option("--limit-train", settings.limit_train, "Use only the first N training images (0: all)")
@@ -112,11 +115,16 @@ Action add_train(CLI::App& app) {
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_option("--resume", options->resume, "auto, never, or a checkpoint FILE")
+        ->type_name("auto|never|FILE")
         ->capture_default_str();
-    command->add_option("--init-from", options->init_from,
-                        "First weights from a checkpoint or HDF5 file with /model");
-    command->add_option("--log-indices", options->launch.log_indices,
-                        "Write the sample numbers of every step and replica to FILE");
+    command
+        ->add_option("--init-from", options->init_from,
+                     "First weights from a checkpoint or HDF5 file with /model")
+        ->type_name("FILE");
+    command
+        ->add_option("--log-indices", options->launch.log_indices,
+                     "Write the sample numbers of every step and replica to FILE")
+        ->type_name("FILE");
     command->add_option("--progress", options->progress, "Progress bar: auto, always or never")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "always", "never"}));

@@ -332,7 +332,9 @@ Action add_verify(CLI::App& app) {
     auto const options = std::make_shared<Options>();
     CLI::App* const command = app.add_subcommand(
         "verify", "Check checkpoints, metrics.csv and ledger of a run (exit 93 if something is wrong)");
-    command->add_option("path", options->path, "Checkpoint file or run directory")->required();
+    command->add_option("path", options->path, "Checkpoint file or run directory")
+        ->type_name("FILE|DIR")
+        ->required();
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments&) {
         auto const show = [&](auto const& result) {

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <dlfcn.h>
-#include <filesystem>
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -18,11 +17,7 @@ namespace {
 
 /// Beside the libtorch_cpu.so that is in use, so that the two are of one build. It registers itself.
 void load_libtorch_cuda() {
-    Dl_info found{};
-    require(dladdr(&at::globalContext(), &found) != 0 && found.dli_fname != nullptr, ExitCode::internal_error,
-            "libtorch_cpu.so is not among the loaded libraries");
-    std::filesystem::path const path =
-        std::filesystem::path(found.dli_fname).parent_path() / "libtorch_cuda.so";
+    std::filesystem::path const path = torch_library_folder() / "libtorch_cuda.so";
     void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     require(handle != nullptr, ExitCode::do_not_requeue,
             "{} cannot be loaded: {} (LibTorch computes on GPUs by it); build with a LibTorch for CUDA, or "
@@ -46,6 +41,13 @@ void set_arithmetic(parallel::Reduction reduction) {
 }
 
 }  // namespace
+
+std::filesystem::path torch_library_folder() {
+    Dl_info found{};
+    require(dladdr(&at::globalContext(), &found) != 0 && found.dli_fname != nullptr, ExitCode::internal_error,
+            "libtorch_cpu.so is not among the loaded libraries");
+    return std::filesystem::path(found.dli_fname).parent_path();
+}
 
 void start_torch_on_gpu(int gpu, parallel::Reduction reduction) {
     load_libtorch_cuda();

@@ -3,6 +3,7 @@
 // not pay for it at its start (docs/decisions/010-loading-cuda.md).
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "parallel/gradient_exchange.hpp"
@@ -13,6 +14,9 @@ namespace holdfast::train {
 /// cuda::use_device. exact: the same bits each time (deterministic algorithms, none chosen by timing); fast: whatever is
 /// fastest here. Both compute in full float32, without TF32. Throws Error(do_not_requeue) if the GPU cannot be used.
 void start_torch_on_gpu(int gpu, parallel::Reduction reduction);
+
+/// Of the libtorch_cpu.so that is in use. libtorch_cuda.so lies beside it. Throws Error(internal_error) if it has no file.
+std::filesystem::path torch_library_folder();
 
 /// Of the cuDNN that is loaded, "9.26.0"; after start_torch_on_gpu.
 std::string cudnn_version();

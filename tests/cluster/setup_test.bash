@@ -46,6 +46,18 @@ expect 1 'supported are Debian' "no dpkg" <<<"PATH=$dir/none install_packages ne
 expect 1 "HOLDFAST_TORCH='/nowhere' does not exist" "HOLDFAST_TORCH is missing" <<<'HOLDFAST_TORCH=/nowhere provide_torch cpu'
 expect 1 "is no LibTorch" "HOLDFAST_TORCH is something else" <<<'HOLDFAST_TORCH=/tmp provide_torch cpu'
 
+# A package that may not be installed beside another is unpacked, once; where it cannot be had, that is no error.
+# shellcheck disable=SC2016 # the stand-ins and the tested shell expand these
+{
+    stand_in apt-cache 'echo "  Candidate: $([[ $2 == unknown ]] && echo "(none)" || echo 1.2)"'
+    stand_in dpkg 'mkdir "$3/usr" && echo call >>"$3/usr/calls"'
+    expect 0 "<$dir/cache/holdfast/other-1.2>" "unpacked" <<<'unpack_package other; echo "<$unpacked>"'
+    expect 0 "<$dir/cache/holdfast/other-1.2>" "unpacked before" <<<'unpack_package other; echo "<$unpacked>"'
+    expect 0 '^<>$' "no such package" <<<'unpack_package unknown; echo "<$unpacked>"'
+    expect 0 '^<>$' "download fails" <<<'unpack_package refused; echo "<$unpacked>"'
+}
+[[ $(cat "$dir/cache/holdfast/other-1.2/usr/calls") == call ]] || { echo "FAIL: not unpacked once"; failures=$((failures + 1)); }
+
 # A Python whose "pip install" fails, is killed, or works; -m venv copies it to where a real one would be.
 stand_in python3 "case \"\$*\" in
     *version_info*) echo cp311 ;;

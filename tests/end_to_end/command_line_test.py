@@ -40,6 +40,9 @@ class Help(holdfast_run.TestCase):
         self.assertEqual(self.run_ok("--version").stdout, f"holdfast {content['holdfast']}\n")
         for key in ("libtorch", "cpu_capability", "mpi", "hdf5", "nccl_built", "nccl_loaded", "cores_usable", "fingerprint"):
             self.assertIn(key, content)
+        for key, name in (("program", "holdfast"), ("libtorch_file", "libtorch_cpu.so"), ("sample", "cifar10-sample.h5")):
+            self.assertEqual(Path(content[key]).name, name)
+            self.assertTrue(Path(content[key]).is_file(), content[key])
         text = self.run_ok("info").stdout
         for value in (content["libtorch"], content["mpi"], content["hdf5"], content["fingerprint"]["gradient_digest"]):
             self.assertIn(value, text)

@@ -9,7 +9,7 @@ while IFS= read -r -d '' file; do
     first=''
     IFS= read -r first <"$file" 2>/dev/null || true
     [[ $first =~ ^'#!'.*[/\ ](ba)?sh$ || $file == *.bash ]] && scripts+=("$file")
-done < <(find .ci benchmarks jobs scripts tests -type f -size -100k -print0 2>/dev/null || true)
+done < <(find .ci benchmarks completions jobs scripts tests -type f -size -100k -print0 2>/dev/null || true)
 ((${#scripts[@]} >= 5)) || { echo "found only these scripts: ${scripts[*]}" >&2; exit 1; }
 shellcheck -x "${scripts[@]}"
 echo "${#scripts[@]} scripts pass"

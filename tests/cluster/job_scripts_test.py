@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: job_scripts_test.py SOURCE_DIR: what a reader of jobs/*.sbatch relies on, without SLURM."""
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+SOURCE = Path(sys.argv[1])
+SCRIPTS = sorted((SOURCE / "jobs").glob("*.sbatch"))
+# What every site takes. No account, partition, or GPUs: a site without any refuses the script.
+NEUTRAL = {"job-name", "nodes", "ntasks-per-node", "cpus-per-task", "time", "signal", "requeue", "open-mode", "output", "array"}
+
+
+def directives(script: Path) -> dict:
+    return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(\S*)$", script.read_text(), re.MULTILINE))
+
+
+class JobScripts(unittest.TestCase):
+    def test_directives(self):
+        self.assertEqual([script.name for script in SCRIPTS], ["array.sbatch", "eval.sbatch", "train.sbatch"])
+        for script in SCRIPTS:
+            found = directives(script)
+            self.assertEqual(len(found), script.read_text().count("\n#SBATCH"), script)
+            self.assertLessEqual(set(found), NEUTRAL, script)
+            self.assertEqual(found["open-mode"], "append", "a requeued job would wipe its log")
+            self.assertIn("requeue", found)
+
+    def test_warning_is_caught_before_anything_else_runs(self):
+        for script in SCRIPTS:
+            code = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+            if "signal" in directives(script):
+                self.assertRegex(directives(script)["signal"], "^B:USR1@", "mpirun is no job step: without B: nobody hears it")
+                self.assertRegex(code[0], "^trap .* USR1", script)
+
+    def test_no_names_of_a_site(self):
+        for file in (SOURCE / "jobs").iterdir():
+            for path in re.findall(r"[\s=\"](/[a-z]+)", file.read_text()):
+                self.assertIn(path, ("/etc", "/dev"), file)
+
+    def test_every_variable_is_known_and_documented(self):
+        program = (SOURCE / "src/commands/command_line.cpp").read_text()
+        documentation = (SOURCE / "docs/environment.md").read_text()
+        for file in (SOURCE / "jobs").iterdir():
+            for name in set(re.findall(r"\bHOLDFAST_[A-Z_]+", file.read_text())) - {"HOLDFAST_RUN", "HOLDFAST_DATA"}:
+                self.assertIn(f'"{name}"', program, f"{file}: {name} would be a usage error")
+                self.assertIn(f"`{name}`", documentation, file)
+
+    def test_shfmt(self):
+        if shutil.which("shfmt") is None:
+            self.skipTest("no shfmt")
+        done = subprocess.run(["shfmt", "-i", "4", "-d", SOURCE / "jobs"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+
+
+unittest.main(argv=sys.argv[:1], verbosity=2)
