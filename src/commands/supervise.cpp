@@ -387,9 +387,7 @@ Action add_supervise(CLI::App& app) {
     command->add_option("--max-restarts", options->max_restarts, "Restarts in all (0: none)")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--mpirun", options->mpirun,
-                     "mpirun and its options, as in a shell: \"mpirun --hostfile hosts\"")
+    command->add_option("--mpirun", options->mpirun, "mpirun and its options, as a shell reads them")
         ->capture_default_str();
     command->footer(
         "The command to supervise comes last, after --:\n  holdfast supervise --np 4 -- train ...");
