@@ -6,19 +6,20 @@
 # What a command takes: flag=VALUES, or flag alone for a switch; @=VALUES for a positional argument. Values in lower case
 # are words to be given as they are.
 # By scripts/document-flags, from --help:
-_holdfast_commands='train eval inspect verify replay pack info bench doctor'
+_holdfast_commands='train supervise eval inspect verify replay pack info bench doctor'
 _holdfast_table() {
     case $1 in
         '') _holdfast_words='help version' ;;
-        'train') _holdfast_words='help data=TEXT run=TEXT epochs=N max-steps=N batch-size=N replicas=N seed=N device=TEXT threads=N lr=X momentum=X model=TEXT width=N reduction=TEXT lr-step-size=N lr-gamma=X tail=TEXT limit-train=N limit-test=N eval-batch-size=N save-every-epochs=N save-every-steps=N save-every-minutes=X stop-after-minutes=X check-replicas-every=N no-progress-limit=N digest-every=N keep=N watchdog-seconds=N resume=TEXT init-from=TEXT log-indices=TEXT progress=auto|always|never allow-platform-change doctor dry-run print-config config=FILE' ;;
-        'eval') _holdfast_words='help data=TEXT limit-test=N eval-batch-size=N threads=N device=auto|cpu|cuda json config=FILE @=TEXT' ;;
-        'inspect') _holdfast_words='help json config=FILE @=TEXT' ;;
-        'verify') _holdfast_words='help json config=FILE @=TEXT' ;;
-        'replay') _holdfast_words='help step=N data=TEXT config=FILE @=TEXT' ;;
-        'pack') _holdfast_words='help quality=N train-per-class=N test-per-class=N config=FILE @=TEXT @=TEXT' ;;
+        'train') _holdfast_words='help data=DATA run=DIR epochs=N max-steps=N batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N lr=X momentum=X model=resnet18|resnet34 width=N reduction=exact|fast lr-step-size=N lr-gamma=X tail=exact|pad limit-train=N limit-test=N eval-batch-size=N save-every-epochs=N save-every-steps=N save-every-minutes=X stop-after-minutes=X check-replicas-every=N no-progress-limit=N digest-every=N keep=N watchdog-seconds=N resume=auto|never|FILE init-from=FILE log-indices=FILE progress=auto|always|never allow-platform-change doctor dry-run print-config config=FILE' ;;
+        'supervise') _holdfast_words='help np=N min-np=N max-restarts=N mpirun=TEXT' ;;
+        'eval') _holdfast_words='help data=DATA limit-test=N eval-batch-size=N threads=N device=auto|cpu|cuda json config=FILE @=FILE|DIR' ;;
+        'inspect') _holdfast_words='help json config=FILE @=FILE|DIR' ;;
+        'verify') _holdfast_words='help json config=FILE @=FILE|DIR' ;;
+        'replay') _holdfast_words='help step=N data=DATA config=FILE @=DIR' ;;
+        'pack') _holdfast_words='help quality=N train-per-class=N test-per-class=N config=FILE @=DATA @=FILE' ;;
         'info') _holdfast_words='help json config=FILE' ;;
-        'bench') _holdfast_words='help batch-size=N replicas=N seed=N device=TEXT threads=N lr=X momentum=X model=TEXT width=N reduction=TEXT data=TEXT limit-train=N steps=N warm-up=N json config=FILE' ;;
-        'doctor') _holdfast_words='help run=TEXT keep=N data=TEXT batch-size=N replicas=N seed=N device=TEXT threads=N lr=X momentum=X model=TEXT width=N reduction=TEXT json quick config=FILE' ;;
+        'bench') _holdfast_words='help batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N lr=X momentum=X model=resnet18|resnet34 width=N reduction=exact|fast data=DATA limit-train=N steps=N warm-up=N json config=FILE' ;;
+        'doctor') _holdfast_words='help run=DIR keep=N data=DATA batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N lr=X momentum=X model=resnet18|resnet34 width=N reduction=exact|fast json quick config=FILE' ;;
         *) _holdfast_words='' ;;
     esac
 }

@@ -82,7 +82,8 @@ Owner this_process() {
             {"pid", pid},
             {"start_time", start_time_of(pid)},
             {"slurm_job_id", environment("SLURM_JOB_ID")},
-            {"slurm_restart_count", environment("SLURM_RESTART_COUNT")}};
+            {"slurm_restart_count", environment("SLURM_RESTART_COUNT")},
+            {"supervised_by", environment("HOLDFAST_SUPERVISED_BY")}};
 }
 
 /// Lines "key value"; empty where there is no file (yet).
@@ -110,6 +111,7 @@ bool is_certainly_dead(Owner const& owner, Owner const& self) {
     if (same("boot_id") && same("pid_namespace") && !value_of(owner, "pid").empty()) {
         if (start_time_of(value_of(owner, "pid")) != value_of(owner, "start_time")) return true;
     }
+    if (same("supervised_by")) return true;  // it starts one launch after the other
     auto const restarts = [](Owner const& of) {
         return to_integer(value_of(of, "slurm_restart_count")).value_or(0);
     };
@@ -199,6 +201,14 @@ void wait_until_dead(fs::path const& writer, Owner const& self, OwnershipTiming 
 }
 
 }  // namespace
+
+std::int64_t newest_launch(fs::path const& run_dir) {
+    std::error_code error;
+    if (!fs::exists(run_dir, error) && !error) return 0;
+    auto const writers = writers_in(run_dir);
+    // After the listing: an owner records its number before it can remove its folder.
+    return std::max(writers.empty() ? 0 : writers.back(), last_number(run_dir));
+}
 
 bool is_free(fs::path const& run_dir) {
     auto const writers = writers_in(run_dir);

@@ -22,6 +22,10 @@ struct OwnershipTiming {
         30'000};  ///< an owner that did not count for this long is taken for dead
 };
 
+/// The number of the newest launch that took the run over, 0 before the first. Throws Error(retry) where the folder cannot be
+/// listed.
+std::int64_t newest_launch(std::filesystem::path const& run_dir);
+
 /// Whether the run has no owner, or one that is certainly dead. Never waits.
 bool is_free(std::filesystem::path const& run_dir);
 

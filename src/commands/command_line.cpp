@@ -6,7 +6,10 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -39,8 +42,8 @@ std::string environment_name(std::string const& flag) {
 /// Variables named like ours that are no flags: of the program's data, the scripts, the build and the tests.
 constexpr std::string_view other_variables[] = {
     "HOLDFAST_CIFAR10",  "HOLDFAST_CIFAR10_SHA256", "HOLDFAST_CIFAR10_URL", "HOLDFAST_END_TIME",
-    "HOLDFAST_LAUNCHER", "HOLDFAST_MAX_RESTARTS",   "HOLDFAST_MODULE",      "HOLDFAST_PYTHON",
-    "HOLDFAST_ROOT",     "HOLDFAST_SAMPLE",         "HOLDFAST_TORCH"};
+    "HOLDFAST_LAUNCHER", "HOLDFAST_MODULE",         "HOLDFAST_PYTHON",      "HOLDFAST_ROOT",
+    "HOLDFAST_SAMPLE",   "HOLDFAST_SUPERVISED_BY",  "HOLDFAST_TORCH"};
 
 /// Insertions, deletions and replacements that turn one into the other (Levenshtein's distance).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -75,6 +78,73 @@ ExitCode run_action(Action const& action, Arguments& arguments) {
         if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
         return ExitCode::usage;
     }
+}
+
+/// The commands with what each does.
+struct Program {
+    CLI::App app{
+        "Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.",
+        "holdfast"};
+    std::vector<std::pair<CLI::App*, Action>> commands;
+};
+
+std::unique_ptr<Program> make_program() {
+    auto program = std::make_unique<Program>();
+    CLI::App& app = program->app;
+    app.set_version_flag("--version", version_line());
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(34);
+    using Add = Action (*)(CLI::App&);
+    for (Add const add : {&add_train, &add_supervise, &add_eval, &add_inspect, &add_verify, &add_replay,
+                          &add_pack, &add_info, &add_bench, &add_doctor}) {
+        Action action = add(app);
+        CLI::App* const command = app.get_subcommands([](CLI::App const*) { return true; }).back();
+        if (add != &add_supervise)  // HOLDFAST_CONFIG is for the command that it starts
+            command->add_option("--config", "TOML file with flags as keys")
+                ->type_name("FILE")
+                ->check(CLI::ExistingFile);
+        bind_environment(*command);
+        program->commands.emplace_back(command, std::move(action));
+    }
+    return program;
+}
+
+/// All arguments, but those of the command that supervise starts: they are another command line.
+int own_argc(Arguments const& arguments) {
+    std::span const all(arguments.argv, static_cast<std::size_t>(arguments.argc));
+    if (all.size() < 2 || std::string_view(all[1]) != "supervise") return arguments.argc;
+    return static_cast<int>(std::ranges::find(all, std::string_view("--")) - all.begin());
+}
+
+/// What the command line is good for if no command is to be run: help, a version, a usage error. Prints it.
+std::optional<ExitCode> parse(Program& program, Arguments const& arguments) {
+    CLI::App& app = program.app;
+    try {
+        app.parse(own_argc(arguments), arguments.argv);
+        require_known_environment(app.get_subcommands([](CLI::App const*) { return true; }));
+        for (auto const& [command, action] : program.commands)
+            if (command->parsed()) {
+                require_given_once(*command);
+                apply_config_file(*command);
+            }
+    } catch (CLI::ParseError const& error) {
+        if (error.get_exit_code() == 0) {  // --help, --version
+            if (speaks_for_the_launch()) app.exit(error);
+            return ExitCode::finished;
+        }
+        bool const is_unknown_command =
+            arguments.argc > 1 && arguments.argv[1][0] != '-' && app.get_subcommands().empty();
+        if (speaks_for_the_launch())
+            std::cerr << "error: "
+                      << (is_unknown_command ? fmt::format("unknown command '{}'", arguments.argv[1])
+                                             : error.what())
+                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the commands and flags.\n";
+        return ExitCode::usage;
+    } catch (Error const& error) {
+        if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
+        return error.code();
+    }
+    return std::nullopt;
 }
 
 }  // namespace
@@ -114,8 +184,8 @@ void require_given_once(CLI::App& command) {
 }
 
 void apply_config_file(CLI::App& command) {
-    CLI::Option* const config = command.get_option("--config");
-    if (config->count() == 0) return;
+    CLI::Option* const config = command.get_option_no_throw("--config");
+    if (config == nullptr || config->count() == 0) return;
     std::string const path = config->as<std::string>();
     std::set<std::string> keys;
     try {
@@ -168,52 +238,19 @@ std::string config_text(CLI::App const& command) {
     return text;
 }
 
+std::variant<TrainFlags, ExitCode> read_train_flags(Arguments const& arguments) {
+    auto const program = make_program();
+    if (auto const code = parse(*program, arguments)) return *code;
+    CLI::App const& train = *program->app.get_subcommand("train");
+    CLI::Option const& run = *train.get_option("--run");
+    return TrainFlags{run.count() > 0 ? run.results().back() : run.get_default_str(),
+                      explicitly_given(train)};
+}
+
 ExitCode run_command_line(Arguments& arguments) {
-    CLI::App app(
-        "Trains image classifiers under MPI with the same bits on any number of ranks, interrupted or not.",
-        "holdfast");
-    app.set_version_flag("--version", version_line());
-    app.require_subcommand(1);
-    app.get_formatter()->column_width(34);
-    std::vector<std::pair<CLI::App*, Action>> commands;
-    using Add = Action (*)(CLI::App&);
-    for (Add const add : {&add_train, &add_eval, &add_inspect, &add_verify, &add_replay, &add_pack, &add_info,
-                          &add_bench, &add_doctor}) {
-        Action action = add(app);
-        commands.emplace_back(app.get_subcommands([](CLI::App const*) { return true; }).back(),
-                              std::move(action));
-        commands.back()
-            .first->add_option("--config", "TOML file with flags as keys")
-            ->type_name("FILE")
-            ->check(CLI::ExistingFile);
-        bind_environment(*commands.back().first);
-    }
-    try {
-        app.parse(arguments.argc, arguments.argv);
-        require_known_environment(app.get_subcommands([](CLI::App const*) { return true; }));
-        for (auto const& [command, action] : commands)
-            if (command->parsed()) {
-                require_given_once(*command);
-                apply_config_file(*command);
-            }
-    } catch (CLI::ParseError const& error) {
-        if (error.get_exit_code() == 0) {  // --help, --version
-            if (speaks_for_the_launch()) app.exit(error);
-            return ExitCode::finished;
-        }
-        bool const is_unknown_command =
-            arguments.argc > 1 && arguments.argv[1][0] != '-' && app.get_subcommands().empty();
-        if (speaks_for_the_launch())
-            std::cerr << "error: "
-                      << (is_unknown_command ? fmt::format("unknown command '{}'", arguments.argv[1])
-                                             : error.what())
-                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the commands and flags.\n";
-        return ExitCode::usage;
-    } catch (Error const& error) {
-        if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';
-        return error.code();
-    }
-    for (auto const& [command, action] : commands)
+    auto const program = make_program();
+    if (auto const code = parse(*program, arguments)) return *code;
+    for (auto const& [command, action] : program->commands)
         if (command->parsed()) return run_action(action, arguments);
     return ExitCode::usage;
 }

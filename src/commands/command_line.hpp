@@ -4,9 +4,12 @@
 
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include "commands/commands.hpp"
 
 namespace holdfast::commands {
 
@@ -26,6 +29,16 @@ void apply_config_file(CLI::App& command);
 
 /// The flags that were given by command line, environment or file.
 std::set<std::string> explicitly_given(CLI::App const& command);
+
+/// What `holdfast train` would make of a command line, for who starts it in other processes.
+struct TrainFlags {
+    std::string run;
+    std::set<std::string> explicitly_given;
+};
+
+/// As that command reads them. Prints what it has to say about them instead, and returns the code to end with, for --help and
+/// usage errors.
+std::variant<TrainFlags, ExitCode> read_train_flags(Arguments const& arguments);
 
 /// All flags with their values as a TOML file that --config takes.
 std::string config_text(CLI::App const& command);

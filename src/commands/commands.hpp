@@ -22,6 +22,7 @@ struct Arguments {
 using Action = std::function<ExitCode(Arguments&)>;
 
 Action add_train(CLI::App& app);
+Action add_supervise(CLI::App& app);
 Action add_eval(CLI::App& app);
 Action add_inspect(CLI::App& app);
 Action add_verify(CLI::App& app);

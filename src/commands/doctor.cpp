@@ -406,12 +406,16 @@ void collective_require_health(Communicator const& world, DoctorOptions const& o
 Action add_doctor(CLI::App& app) {
     auto const options = std::make_shared<DoctorOptions>();
     CLI::App* const command = app.add_subcommand("doctor", "Look for what would make a launch fail or crawl");
-    command->add_option("--run", options->run, "Run directory of the launch")->capture_default_str();
+    command->add_option("--run", options->run, "Run directory of the launch")
+        ->type_name("DIR")
+        ->capture_default_str();
     command->add_option("--keep", options->keep, "Newest checkpoints that the launch keeps")
         ->capture_default_str()
         ->check(CLI::Range(2, 1000000));
-    command->add_option("--data", options->settings.data,
-                        "Data of the launch, read by every rank (default: not looked at)");
+    command
+        ->add_option("--data", options->settings.data,
+                     "Data of the launch, read by every rank (default: not looked at)")
+        ->type_name("DATA");
     add_model_flags(*command, options->settings);
     command->add_flag("--json", options->json, "As JSON");
     command->add_flag("--quick", options->quick,

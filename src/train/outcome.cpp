@@ -18,6 +18,7 @@ std::string to_json(LaunchOutcome const& outcome) {
     json["step"] = outcome.step;
     json["saved_step"] = outcome.saved_step;
     json["launches_without_progress"] = outcome.launches_without_progress;
+    json["asked_to_stop"] = outcome.asked_to_stop;
     // A reason may quote a path that is not UTF-8.
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -35,6 +36,7 @@ std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir) 
         json.at("step").get_to(outcome.step);
         json.at("saved_step").get_to(outcome.saved_step);
         json.at("launches_without_progress").get_to(outcome.launches_without_progress);
+        outcome.asked_to_stop = json.value("asked_to_stop", false);
         return outcome;
     } catch (nlohmann::json::exception const&) {
         return std::nullopt;
@@ -51,6 +53,7 @@ LaunchOutcome counted(LaunchOutcome outcome, EndedBy ended_by, ProgressSoFar con
     std::int64_t& launches = outcome.launches_without_progress;
     launches =
         outcome.saved_step > so_far.begun_at ? 0 : so_far.launches + (ended_by == EndedBy::error ? 1 : 0);
+    outcome.asked_to_stop = ended_by == EndedBy::request && outcome.code == ExitCode::retry;
     bool const is_worth_another = outcome.code == ExitCode::retry || outcome.code == ExitCode::internal_error;
     if (ended_by == EndedBy::error && is_worth_another && so_far.limit > 0 && launches >= so_far.limit) {
         outcome.code = ExitCode::do_not_requeue;

@@ -21,6 +21,8 @@ struct LaunchOutcome {
     std::int64_t saved_step = 0;  ///< of the newest checkpoint
     /// Launches in a row up to this one that ended by an error of their own, or a hang, without a new checkpoint.
     std::int64_t launches_without_progress = 0;
+    bool asked_to_stop =
+        false;  ///< the code is retry because somebody wanted it: a signal, RUN/drain, the time
 };
 
 inline constexpr char outcome_file[] = "outcome.json";

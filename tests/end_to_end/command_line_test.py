@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import holdfast_run  # noqa: E402
 from holdfast_run import NARROW, files_below, inspect, narrow  # noqa: E402
 
-COMMANDS = ("train", "eval", "inspect", "verify", "replay", "pack", "info", "bench")
+COMMANDS = ("train", "supervise", "eval", "inspect", "verify", "replay", "pack", "info", "bench")
 
 
 class Help(holdfast_run.TestCase):
@@ -23,7 +23,7 @@ class Help(holdfast_run.TestCase):
             self.assertRegex(overview, rf"(?m)^ +{command} ")
             text = self.run_ok(command, "--help", cwd=self.folder).stdout
             self.assertIn(f"Usage: holdfast {command}", text)
-            self.assertIn("--config", text)
+            self.assertEqual("--config" in text, command != "supervise")
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_help_and_version_of_a_launch_are_printed_once(self):

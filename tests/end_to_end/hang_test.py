@@ -355,27 +355,10 @@ class FalseAlarmTest(HangTest):
         self.assertEqual(self.reports(), [])
 
 
-class TwoHostsTest(HangTest):
-    """Two network namespaces, whose ranks talk TCP."""
-
-    HOSTS = SUPPORT / "two-hosts"
-
-    def setUp(self):
-        super().setUp()
-        if os.geteuid() != 0 or not shutil.which("ip"):
-            self.skipTest("needs root and ip (iproute2) to make network namespaces")
-        self.addCleanup(subprocess.run, [self.HOSTS / "up", "down"])
-        subprocess.run([self.HOSTS / "up", "down"])
-        if subprocess.run([self.HOSTS / "up"]).returncode != 0:
-            self.skipTest("cannot make two network namespaces here")
-
+class TwoHostsTest(holdfast_run.OnTwoHosts, HangTest):
     def launch_on_hosts(self, watchdog_s: int) -> holdfast_run.Launch:
-        network = "10.78.0.0/24"
-        flags = {"plm_rsh_agent": self.HOSTS / "rsh-agent", "btl": "self,vader,tcp", "mpi_yield_when_idle": 1}
-        flags |= {"btl_tcp_if_include": network, "oob_tcp_if_include": network}
-        mca = [part for name, value in flags.items() for part in ("--mca", name, value)]
         program = [holdfast_run.binary, "train", *ENDLESS, "--run", self.run_dir, "--watchdog-seconds", watchdog_s]
-        command = holdfast_run.mpirun([*mca, "--host", "10.78.0.1:2,10.78.0.2:2", "-np", 4, *program])
+        command = holdfast_run.mpirun([*self.options_of_mpirun(), "-np", 4, *program])
         launch = holdfast_run.Launch(command, {}, None)
         self.launches.append(launch)
         return launch

@@ -270,6 +270,28 @@ class TestCaseWithUndisturbedRun(TestCase):
         assert ended.code == 0, ended
 
 
+class OnTwoHosts(TestCase):
+    """Two network namespaces, whose ranks talk TCP."""
+
+    HOSTS = Path(__file__).resolve().parent / "two-hosts"
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0 or not shutil.which("ip"):
+            self.skipTest("needs root and ip (iproute2) to make network namespaces")
+        self.addCleanup(subprocess.run, [self.HOSTS / "up", "down"])
+        subprocess.run([self.HOSTS / "up", "down"])
+        if subprocess.run([self.HOSTS / "up"]).returncode != 0:
+            self.skipTest("cannot make two network namespaces here")
+
+    def options_of_mpirun(self) -> list[str]:
+        network = "10.78.0.0/24"
+        flags = {"plm_rsh_agent": self.HOSTS / "rsh-agent", "btl": "self,vader,tcp", "mpi_yield_when_idle": 1}
+        flags |= {"btl_tcp_if_include": network, "oob_tcp_if_include": network}
+        mca = [str(part) for name, value in flags.items() for part in ("--mca", name, value)]
+        return [*mca, "--host", "10.78.0.1:2,10.78.0.2:2"]
+
+
 def main() -> None:
     global binary, python_with_h5py, library_of_other_versions
     default = Path(__file__).resolve().parents[2] / "build" / "bin" / "holdfast"

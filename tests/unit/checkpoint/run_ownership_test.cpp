@@ -127,6 +127,31 @@ TEST(IsFree, SaysSoOnlyWhereNobodyCanBeWaitedFor) {
     EXPECT_TRUE(is_free(run.path())) << "a dead owner";
 }
 
+TEST(NewestLaunch, IsTheNumberOfTheLastOwner) {
+    TemporaryFolder run;
+    EXPECT_EQ(newest_launch(run.path() / "none"), 0);
+    EXPECT_EQ(newest_launch(run.path()), 0);
+    RunOwnership owner(run.path(), patient);
+    EXPECT_EQ(newest_launch(run.path()), 1);
+    owner.release();
+    EXPECT_EQ(newest_launch(run.path()), 1);
+    fs::create_directory(run.path() / "writer-000007");
+    EXPECT_EQ(newest_launch(run.path()), 7);
+    EXPECT_THROW(newest_launch(run.path() / "last-writer"), Error);
+}
+
+TEST(RunOwnership, LaunchOfTheSameSuperviseIsTakenOverFromAtOnce) {
+    TemporaryFolder run;
+    RunOwnership const owner(run.path(), patient);
+    set_in_owner(owner.temp_dir(), "boot_id", "another");  // nobody can look whether it lives
+    set_in_owner(owner.temp_dir(), "supervised_by", "host:1:2");
+    ::setenv("HOLDFAST_SUPERVISED_BY", "host:1:3", 1);
+    EXPECT_FALSE(is_free(run.path()));
+    ::setenv("HOLDFAST_SUPERVISED_BY", "host:1:2", 1);
+    EXPECT_TRUE(is_free(run.path()));
+    ::unsetenv("HOLDFAST_SUPERVISED_BY");
+}
+
 TEST(RunOwnership, ReusedProcessNumberIsNotTheOwner) {
     TemporaryFolder run;
     { RunOwnership const gone(run.path(), patient); }

@@ -110,6 +110,7 @@ TEST(Outcome, ComesBackFromItsFile) {
     outcome.step = 1234;
     outcome.saved_step = 1200;
     outcome.launches_without_progress = 2;
+    outcome.asked_to_stop = true;
     std::ofstream(folder.path() / "outcome.json") << to_json(outcome);
     auto const back = read_outcome(folder.path());
     ASSERT_TRUE(back);
@@ -117,6 +118,16 @@ TEST(Outcome, ComesBackFromItsFile) {
     EXPECT_EQ(back->code, ExitCode::retry);
     EXPECT_EQ(back->saved_step, 1200);
     EXPECT_EQ(back->launches_without_progress, 2);
+    EXPECT_TRUE(back->asked_to_stop);
+}
+
+TEST(Outcome, SaysWhetherAStopWasAskedFor) {
+    LaunchOutcome outcome;
+    outcome.code = ExitCode::retry;
+    EXPECT_TRUE(counted(outcome, EndedBy::request, {}).asked_to_stop);
+    EXPECT_FALSE(counted(outcome, EndedBy::error, {}).asked_to_stop);
+    outcome.code = ExitCode::finished;
+    EXPECT_FALSE(counted(outcome, EndedBy::request, {}).asked_to_stop);
 }
 
 TEST(Outcome, ThatCannotBeReadIsNone) {
