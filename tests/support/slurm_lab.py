@@ -66,13 +66,35 @@ class SlurmLab:
         self.wait_for(f"{node} to be idle", lambda: self.call("sinfo", "-h", "-n", node, "-o", "%t") == "idle", 60)
 
     def stop(self) -> None:
-        """By the pid files: other daemons on this host are none of our business."""
+        """Only what belongs to this cluster: other daemons on this host are none of our business."""
         self.call("scancel", "--quiet", "--user=root", check=False)
+        self.wait_while(lambda: self.call("squeue", "-h", check=False), 60)
         for file in self.folder.glob("slurm*.pid"):
             subprocess.run(["kill", file.read_text().strip()], check=False)
-        deadline = time.monotonic() + 30
-        while list(self.folder.glob("slurm*.pid")) and time.monotonic() < deadline:  # each removes its own as it ends
+        self.wait_while(lambda: list(self.folder.glob("slurm*.pid")), 30)  # each removes its own as it ends
+        for process in self.processes():
+            try:
+                os.kill(process, signal.SIGKILL)  # of jobs that their daemon could not end
+            except ProcessLookupError:
+                pass
+
+    @staticmethod
+    def wait_while(condition, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while condition() and time.monotonic() < deadline:
             time.sleep(0.2)
+
+    def processes(self) -> list[int]:
+        """Daemons and all that they have started, known by the configuration in their environment."""
+        mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            try:
+                if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue  # it has just ended
+        return found
 
     def wait_for(self, what: str, condition, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
