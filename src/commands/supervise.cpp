@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <unistd.h>
@@ -136,14 +137,18 @@ class CapturedText {
     std::FILE* file_;
 };
 
-/// mpirun frames its messages with lines of dashes.
-std::string first_sentence(std::string_view text) {
-    while (!text.empty()) {
-        std::string_view const line = text.substr(0, text.find('\n'));
-        if (line.find_first_not_of("- \r") != std::string_view::npos) return std::string(line);
-        text.remove_prefix(std::min(text.size(), line.size() + 1));
+/// The findings of doctor in a line, else what mpirun said first: it frames its messages with lines of dashes.
+std::string summary_of(std::string const& text) {
+    std::string findings;
+    std::string first;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("error: ") || line.starts_with("warning: "))
+            findings += (findings.empty() ? "" : "; ") + line;
+        if (first.empty() && line.find_first_not_of("- \r") != std::string::npos) first = line;
     }
-    return "it said nothing";
+    if (!findings.empty()) return findings;
+    return first.empty() ? "it said nothing" : first;
 }
 
 class Supervisor {
@@ -191,7 +196,10 @@ class Supervisor {
 
     /// What must succeed on so many ranks before they are given the run.
     std::vector<std::string> preflight_command(int ranks) const {
-        std::vector<std::string> command = mpirun_command(ranks, {"info"});
+        std::vector<std::string> arguments{"doctor", "--quick", "--device", train_.device};
+        if (train_.explicitly_given.contains("replicas"))
+            arguments.insert(arguments.end(), {"--replicas", train_.replicas});
+        std::vector<std::string> command = mpirun_command(ranks, arguments);
         command[2].insert(0, "unset HOLDFAST_CONFIG; ");  // it has the flags of train
         return command;
     }
@@ -224,31 +232,30 @@ class Supervisor {
         return is_new && !decides_nothing ? options_.np : options_.min_np;
     }
 
-    /// The number of ranks that can start now, 0 if too few can.
-    int ranks_that_start() {
+    LaunchEnd launch() try {
         int const fewest = fewest_ranks();
+        int code = 0;
         for (int ranks = options_.np; ranks >= fewest; --ranks) {
             Preflight const result = preflight(ranks);
-            if (result.code == 0 || signals_.is_stop_requested()) return ranks;
+            if (signals_.is_stop_requested())
+                return {static_cast<int>(ExitCode::retry), "asked to stop before the launch", true};
+            std::string const summary = summary_of(result.text);
+            if (result.code == 0) {
+                if (summary.starts_with("warning: ")) say("{} ranks: {}", ranks, summary);
+                return launch(ranks);
+            }
             require(result.code != 126 && result.code != 127, ExitCode::do_not_requeue,
-                    "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun,
-                    first_sentence(result.text));
-            say("{} ranks cannot start now (code {}): {}", ranks, result.code, first_sentence(result.text));
+                    "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun, summary);
+            say("{} ranks cannot start now (code {}): {}", ranks, result.code, summary);
+            code = result.code;
         }
         if (fewest > options_.min_np)
             say("the first launch of a run takes all {} ranks, since its number of replicas and their "
-                "threads "
-                "come from it; with --replicas and --threads it could begin with fewer",
+                "threads come from it; with --replicas and --threads it could begin with fewer",
                 fewest);
-        return 0;
-    }
-
-    LaunchEnd launch() try {
-        int const ranks = ranks_that_start();
-        if (signals_.is_stop_requested())
-            return {static_cast<int>(ExitCode::retry), "asked to stop before the launch", true};
-        if (ranks == 0) return {static_cast<int>(ExitCode::retry), "too few ranks can start", false};
-        return launch(ranks);
+        // mpirun knows no code of ours: only doctor says that waiting is no use.
+        bool const is_final = code == static_cast<int>(ExitCode::do_not_requeue);
+        return {is_final ? code : static_cast<int>(ExitCode::retry), "too few ranks can start", false};
     } catch (Error const& error) {
         return {static_cast<int>(error.code()), error.what(), false};
     }
