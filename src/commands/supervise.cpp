@@ -5,11 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
@@ -25,9 +22,9 @@
 
 #include "checkpoint/checkpoint_store.hpp"
 #include "checkpoint/run_ownership.hpp"
-#include "commands/child_process.hpp"
 #include "commands/command_line.hpp"
 #include "commands/commands.hpp"
+#include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
@@ -115,28 +112,6 @@ std::string new_name() {
                        std::chrono::system_clock::now().time_since_epoch().count());
 }
 
-/// What a program wrote, in a file without a name.
-class CapturedText {
-  public:
-    CapturedText() : file_(std::tmpfile()) {
-        require(file_ != nullptr, ExitCode::retry, "cannot make a temporary file: {}", std::strerror(errno));
-    }
-    ~CapturedText() { std::fclose(file_); }
-    CapturedText(CapturedText const&) = delete;
-    CapturedText& operator=(CapturedText const&) = delete;
-
-    int descriptor() const { return ::fileno(file_); }
-    std::string text() const {
-        std::string text(64 * 1024, '\0');
-        ssize_t const length = ::pread(descriptor(), text.data(), text.size(), 0);
-        text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-        return text;
-    }
-
-  private:
-    std::FILE* file_;
-};
-
 /// The findings of doctor in a line, else what mpirun said first: it frames its messages with lines of dashes.
 std::string summary_of(std::string const& text) {
     std::string findings;
@@ -209,10 +184,8 @@ class Supervisor {
         std::string text;
     };
     Preflight preflight(int ranks) {
-        CapturedText text;
-        int const null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-        ChildProcess mpirun(preflight_command(ranks), {null, text.descriptor()}, SIGKILL);
-        ::close(null);
+        CapturedText const text;
+        ChildProcess mpirun(preflight_command(ranks), text.descriptor(), SIGKILL);
         auto const end = Clock::now() + preflight_patience;
         while (!mpirun.exit_code() && !signals_.is_stop_requested()) {
             if (Clock::now() > end)
@@ -263,7 +236,7 @@ class Supervisor {
     LaunchEnd launch(int ranks) {
         std::int64_t const newest_before = checkpoint::newest_launch(train_.run);
         // Should this process be killed, the run is to save and stop: mpirun passes USR1 on, and a TERM only after a while.
-        ChildProcess mpirun(mpirun_command(ranks, command_), {}, SIGUSR1);
+        ChildProcess mpirun(mpirun_command(ranks, command_), ChildProcess::same_output, SIGUSR1);
         say("started {} ranks under process {}, run directory {}", ranks, mpirun.pid(), train_.run);
         std::optional<Clock::time_point> over_since;  // the ranks, or mpirun
         bool told = false;
