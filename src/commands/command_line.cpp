@@ -242,8 +242,11 @@ std::variant<TrainFlags, ExitCode> read_train_flags(Arguments const& arguments) 
     auto const program = make_program();
     if (auto const code = parse(*program, arguments)) return *code;
     CLI::App const& train = *program->app.get_subcommand("train");
-    CLI::Option const& run = *train.get_option("--run");
-    return TrainFlags{run.count() > 0 ? run.results().back() : run.get_default_str(),
+    auto const value_of = [&](char const* flag) {
+        CLI::Option const& option = *train.get_option(flag);
+        return option.count() > 0 ? option.results().back() : option.get_default_str();
+    };
+    return TrainFlags{value_of("--run"), value_of("--device"), value_of("--replicas"),
                       explicitly_given(train)};
 }
 

@@ -33,6 +33,8 @@ std::set<std::string> explicitly_given(CLI::App const& command);
 /// What `holdfast train` would make of a command line, for who starts it in other processes.
 struct TrainFlags {
     std::string run;
+    std::string device;
+    std::string replicas;  ///< a number
     std::set<std::string> explicitly_given;
 };
 

@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <unistd.h>
@@ -24,9 +22,9 @@
 
 #include "checkpoint/checkpoint_store.hpp"
 #include "checkpoint/run_ownership.hpp"
-#include "commands/child_process.hpp"
 #include "commands/command_line.hpp"
 #include "commands/commands.hpp"
+#include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
@@ -114,36 +112,18 @@ std::string new_name() {
                        std::chrono::system_clock::now().time_since_epoch().count());
 }
 
-/// What a program wrote, in a file without a name.
-class CapturedText {
-  public:
-    CapturedText() : file_(std::tmpfile()) {
-        require(file_ != nullptr, ExitCode::retry, "cannot make a temporary file: {}", std::strerror(errno));
+/// The findings of doctor in a line, else what mpirun said first: it frames its messages with lines of dashes.
+std::string summary_of(std::string const& text) {
+    std::string findings;
+    std::string first;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("error: ") || line.starts_with("warning: "))
+            findings += (findings.empty() ? "" : "; ") + line;
+        if (first.empty() && line.find_first_not_of("- \r") != std::string::npos) first = line;
     }
-    ~CapturedText() { std::fclose(file_); }
-    CapturedText(CapturedText const&) = delete;
-    CapturedText& operator=(CapturedText const&) = delete;
-
-    int descriptor() const { return ::fileno(file_); }
-    std::string text() const {
-        std::string text(64 * 1024, '\0');
-        ssize_t const length = ::pread(descriptor(), text.data(), text.size(), 0);
-        text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-        return text;
-    }
-
-  private:
-    std::FILE* file_;
-};
-
-/// mpirun frames its messages with lines of dashes.
-std::string first_sentence(std::string_view text) {
-    while (!text.empty()) {
-        std::string_view const line = text.substr(0, text.find('\n'));
-        if (line.find_first_not_of("- \r") != std::string_view::npos) return std::string(line);
-        text.remove_prefix(std::min(text.size(), line.size() + 1));
-    }
-    return "it said nothing";
+    if (!findings.empty()) return findings;
+    return first.empty() ? "it said nothing" : first;
 }
 
 class Supervisor {
@@ -191,7 +171,10 @@ class Supervisor {
 
     /// What must succeed on so many ranks before they are given the run.
     std::vector<std::string> preflight_command(int ranks) const {
-        std::vector<std::string> command = mpirun_command(ranks, {"info"});
+        std::vector<std::string> arguments{"doctor", "--quick", "--device", train_.device};
+        if (train_.explicitly_given.contains("replicas"))
+            arguments.insert(arguments.end(), {"--replicas", train_.replicas});
+        std::vector<std::string> command = mpirun_command(ranks, arguments);
         command[2].insert(0, "unset HOLDFAST_CONFIG; ");  // it has the flags of train
         return command;
     }
@@ -201,10 +184,8 @@ class Supervisor {
         std::string text;
     };
     Preflight preflight(int ranks) {
-        CapturedText text;
-        int const null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-        ChildProcess mpirun(preflight_command(ranks), {null, text.descriptor()}, SIGKILL);
-        ::close(null);
+        CapturedText const text;
+        ChildProcess mpirun(preflight_command(ranks), text.descriptor(), SIGKILL);
         auto const end = Clock::now() + preflight_patience;
         while (!mpirun.exit_code() && !signals_.is_stop_requested()) {
             if (Clock::now() > end)
@@ -224,31 +205,30 @@ class Supervisor {
         return is_new && !decides_nothing ? options_.np : options_.min_np;
     }
 
-    /// The number of ranks that can start now, 0 if too few can.
-    int ranks_that_start() {
+    LaunchEnd launch() try {
         int const fewest = fewest_ranks();
+        int code = 0;
         for (int ranks = options_.np; ranks >= fewest; --ranks) {
             Preflight const result = preflight(ranks);
-            if (result.code == 0 || signals_.is_stop_requested()) return ranks;
+            if (signals_.is_stop_requested())
+                return {static_cast<int>(ExitCode::retry), "asked to stop before the launch", true};
+            std::string const summary = summary_of(result.text);
+            if (result.code == 0) {
+                if (summary.starts_with("warning: ")) say("{} ranks: {}", ranks, summary);
+                return launch(ranks);
+            }
             require(result.code != 126 && result.code != 127, ExitCode::do_not_requeue,
-                    "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun,
-                    first_sentence(result.text));
-            say("{} ranks cannot start now (code {}): {}", ranks, result.code, first_sentence(result.text));
+                    "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun, summary);
+            say("{} ranks cannot start now (code {}): {}", ranks, result.code, summary);
+            code = result.code;
         }
         if (fewest > options_.min_np)
             say("the first launch of a run takes all {} ranks, since its number of replicas and their "
-                "threads "
-                "come from it; with --replicas and --threads it could begin with fewer",
+                "threads come from it; with --replicas and --threads it could begin with fewer",
                 fewest);
-        return 0;
-    }
-
-    LaunchEnd launch() try {
-        int const ranks = ranks_that_start();
-        if (signals_.is_stop_requested())
-            return {static_cast<int>(ExitCode::retry), "asked to stop before the launch", true};
-        if (ranks == 0) return {static_cast<int>(ExitCode::retry), "too few ranks can start", false};
-        return launch(ranks);
+        // mpirun knows no code of ours: only doctor says that waiting is no use.
+        bool const is_final = code == static_cast<int>(ExitCode::do_not_requeue);
+        return {is_final ? code : static_cast<int>(ExitCode::retry), "too few ranks can start", false};
     } catch (Error const& error) {
         return {static_cast<int>(error.code()), error.what(), false};
     }
@@ -256,7 +236,7 @@ class Supervisor {
     LaunchEnd launch(int ranks) {
         std::int64_t const newest_before = checkpoint::newest_launch(train_.run);
         // Should this process be killed, the run is to save and stop: mpirun passes USR1 on, and a TERM only after a while.
-        ChildProcess mpirun(mpirun_command(ranks, command_), {}, SIGUSR1);
+        ChildProcess mpirun(mpirun_command(ranks, command_), ChildProcess::same_output, SIGUSR1);
         say("started {} ranks under process {}, run directory {}", ranks, mpirun.pid(), train_.run);
         std::optional<Clock::time_point> over_since;  // the ranks, or mpirun
         bool told = false;

@@ -3,83 +3,155 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
-#include <poll.h>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
+#include <utility>
+
+#include "core/error.hpp"
 
 namespace holdfast {
 namespace {
 
-constexpr int not_started = 127;  // the shell's code for it
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
-int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+/// Whether /proc/PID/stat is that of a living process of this session.
+bool is_of_session(fs::path const& stat, pid_t session) {
+    std::ifstream file(stat);
+    std::string line;
+    std::getline(file, line);
+    auto const end_of_name = line.rfind(')');  // a program's name may contain blanks and brackets
+    if (end_of_name == std::string::npos) return false;
+    std::istringstream fields(line.substr(end_of_name + 1));
+    std::string state;
+    pid_t parent = 0, group = 0, of_session = 0;
+    fields >> state >> parent >> group >> of_session;  // proc(5)
+    return of_session == session && state != "Z" && state != "X";
+}
 
-/// Adds what can be read within `wait_ms`. False at the end of the stream.
-bool read_some(int descriptor, int wait_ms, std::string& text) {
-    pollfd readable{descriptor, POLLIN, 0};
-    if (poll(&readable, 1, wait_ms) <= 0) return true;
-    std::array<char, 4096> part{};
-    ssize_t const length = read(descriptor, part.data(), part.size());
-    if (length > 0) text.append(part.data(), static_cast<std::size_t>(length));
-    return length > 0 || (length < 0 && errno == EINTR);
+std::vector<pid_t> living_processes_of(pid_t session) {
+    std::vector<pid_t> pids;
+    std::error_code error;
+    for (fs::directory_iterator it("/proc", error), end; !error && it != end; it.increment(error)) {
+        std::string const name = it->path().filename().string();
+        pid_t pid = 0;
+        auto const [rest, no_number] = std::from_chars(name.data(), name.data() + name.size(), pid);
+        if (no_number == std::errc{} && rest == name.data() + name.size() &&
+            is_of_session(it->path() / "stat", session))
+            pids.push_back(pid);
+    }
+    return pids;
+}
+
+/// In the child, where only what is safe in a signal handler may be called until `body`.
+[[noreturn]] void become(std::function<int()> const& body, int output, int signal_if_orphaned, pid_t parent) {
+    ::setsid();
+    ::prctl(PR_SET_PDEATHSIG, signal_if_orphaned);
+    if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it died before that
+    if (int const null = ::open("/dev/null", O_RDONLY); null >= 0) ::dup2(null, STDIN_FILENO);
+    if (output != ChildProcess::same_output)
+        for (int const stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(output, stream);
+    for (int const ours : {SIGPIPE, SIGXFSZ, SIGUSR1, SIGTERM, SIGINT}) ::signal(ours, SIG_DFL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::_exit(body());
+}
+
+/// For ChildProcess to run: a body that becomes the program.
+std::function<int()> program(std::vector<std::string>& command) {
+    std::vector<char*> arguments;
+    for (std::string& word : command) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    return [arguments] {
+        ::execvp(arguments[0], arguments.data());
+        return 127;  // the shell's code for it
+    };
+}
+
+ChildEnd run(auto&& what, std::chrono::milliseconds time_limit) {
+    using namespace std::chrono_literals;
+    CapturedText const output;
+    auto const end = Clock::now() + time_limit;
+    ChildProcess child(std::forward<decltype(what)>(what), output.descriptor(), SIGKILL);
+    while (!child.exit_code() && Clock::now() < end) std::this_thread::sleep_for(10ms);
+    auto const code = child.exit_code();
+    return {code.has_value(), code.value_or(128 + SIGKILL), output.text()};
 }
 
 }  // namespace
 
-ChildEnd run_child(std::function<int()> const& body, std::chrono::milliseconds time_limit) {
-    auto const end = std::chrono::steady_clock::now() + time_limit;
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) return {true, not_started, std::strerror(errno)};
-    pid_t const child = fork();
-    if (child == 0) {
-        setpgid(0, 0);  // what it starts ends with it
-        for (int const output : {STDOUT_FILENO, STDERR_FILENO}) dup2(ends[1], output);
-        _exit(body());
+CapturedText::CapturedText() : descriptor_(::memfd_create("output", MFD_CLOEXEC)) {
+    require(descriptor_ >= 0, ExitCode::retry, "cannot make a file in memory: {}", std::strerror(errno));
+}
+
+CapturedText::~CapturedText() { ::close(descriptor_); }
+
+std::string CapturedText::text() const {
+    std::string text;
+    std::array<char, 4096> part{};
+    for (ssize_t length = 0;
+         (length = ::pread(descriptor_, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0;)
+        text.append(part.data(), static_cast<std::size_t>(length));
+    return text;
+}
+
+ChildProcess::ChildProcess(std::vector<std::string> command, int output, int signal_if_orphaned)
+    : ChildProcess(program(command), output, signal_if_orphaned) {}
+
+ChildProcess::ChildProcess(std::function<int()> const& body, int output, int signal_if_orphaned) {
+    pid_t const self = ::getpid();
+    pid_ = ::fork();
+    if (pid_ == 0) become(body, output, signal_if_orphaned, self);
+    require(pid_ > 0, ExitCode::retry, "cannot start a process: {}", std::strerror(errno));
+}
+
+ChildProcess::~ChildProcess() {
+    using namespace std::chrono_literals;
+    // Not for ever: a process that waits for a dead disk cannot be killed.
+    for (auto const end = Clock::now() + 5s; !has_ended() && Clock::now() < end;) {
+        kill_session();
+        std::this_thread::sleep_for(10ms);
     }
-    close(ends[1]);
-    ChildEnd result;
-    if (child < 0) {
-        close(ends[0]);
-        return {true, not_started, std::strerror(errno)};
-    }
+}
+
+std::optional<int> ChildProcess::exit_code() {
     int status = 0;
-    bool is_open = true;
-    while (!result.has_ended && std::chrono::steady_clock::now() < end) {
-        constexpr int tick_ms = 10;
-        if (is_open)
-            is_open = read_some(ends[0], tick_ms, result.output);
-        else
-            poll(nullptr, 0, tick_ms);
-        result.has_ended = waitpid(child, &status, WNOHANG) == child;
-    }
-    if (!result.has_ended) {
-        kill(-child, SIGKILL);
-        kill(child, SIGKILL);  // it may not have come to setpgid
-        waitpid(child, &status, 0);
-    }
-    for (std::size_t before = 1; is_open && before != 0;) {  // what it said last
-        std::size_t const length = result.output.size();
-        is_open = read_some(ends[0], 0, result.output);
-        before = result.output.size() - length;
-    }
-    close(ends[0]);
-    result.code = code_of(status);
-    return result;
+    if (!exit_code_ && ::waitpid(pid_, &status, WNOHANG) == pid_)
+        exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return exit_code_;
+}
+
+bool ChildProcess::has_ended() { return exit_code() && living_processes_of(pid_).empty(); }
+
+void ChildProcess::signal(int number) {
+    if (!exit_code()) ::kill(pid_, number);
+}
+
+void ChildProcess::kill_session() {
+    signal(SIGKILL);  // it may not have come to making the session yet
+    for (pid_t const pid : living_processes_of(pid_)) ::kill(pid, SIGKILL);
+}
+
+ChildEnd run_child(std::function<int()> const& body, std::chrono::milliseconds time_limit) {
+    return run(body, time_limit);
 }
 
 ChildEnd run_program(std::vector<std::string> command, std::chrono::milliseconds time_limit) {
-    std::vector<char*> arguments;
-    for (std::string& argument : command) arguments.push_back(argument.data());
-    arguments.push_back(nullptr);
-    return run_child(
-        [&] {
-            execvp(arguments[0], arguments.data());
-            return not_started;
-        },
-        time_limit);
+    return run(std::move(command), time_limit);
 }
 
 }  // namespace holdfast

@@ -186,6 +186,29 @@ class Ends(SuperviseTest):
         self.assertIn("with --replicas and --threads", ended.stdout)
         self.assertFalse(self.run_dir.exists())
 
+    def test_as_many_ranks_as_replicas(self):
+        ended = self.finish(self.supervise(train=narrow("synthetic:150", epochs=1, replicas=2), np=3), 0)
+        self.assertEqual(self.ranks_started(ended), [2], ended)
+        self.assertRegex(ended.stdout, r"supervise: 3 ranks cannot start now \(code 93\): error: ranks: .*for 2 replicas")
+
+    def test_as_many_ranks_as_gpus(self):
+        """They are none, so that only a person can mend the launch; or it is one on CPUs."""
+        holdfast_run.binary, program = holdfast_run.binary.parents[1] / "tests/holdfast_with_fake_gpus", holdfast_run.binary
+        self.addCleanup(setattr, holdfast_run, "binary", program)
+        gpus = {"FAKE_GPUS": "GPU-a"}
+        ended = self.finish(self.supervise(train=narrow(device="auto", epochs=1), np=2, env=gpus), 93)
+        self.assertEqual(self.ranks_started(ended), [1], ended)
+        self.assertRegex(ended.stdout, r"2 ranks cannot start now \(code 93\): error: devices: 2 ranks .* but 1 GPUs.*; error: gpus-per-task: ")
+        ended = self.finish(self.supervise("--min-np", 2, train=narrow(device="auto", epochs=1), np=2, env=gpus), 93)
+        self.assertEqual(self.ranks_started(ended), [], ended)
+        ended = self.finish(self.supervise(train=narrow(epochs=1), np=2, env=gpus), 0)
+        self.assertEqual(self.ranks_started(ended), [2], ended)
+
+    def test_warnings_do_not_stop_it(self):
+        ended = self.finish(self.supervise(train=narrow(epochs=1), np=2, env={"SLURM_JOB_NUM_NODES": 2}), 0)
+        self.assertEqual(self.ranks_started(ended), [2], ended)
+        self.assertRegex(ended.stdout, "supervise: 2 ranks: warning: ranks: ")
+
     def test_no_mpirun(self):
         ended = self.finish(self.supervise(mpirun="no-such-mpirun"), 93)
         self.assertIn("cannot run 'no-such-mpirun'", ended.stdout)
@@ -299,7 +322,7 @@ class Stops(SuperviseTest):
         self.assert_saved(None)
 
 
-PREFLIGHT = "info"
+PREFLIGHT = "doctor"
 
 
 def read_available(descriptor: int) -> bytes:
