@@ -13,8 +13,9 @@ flags=(--run "$run")
 ranks=0
 # shellcheck disable=SC2153 # set by SLURM
 for tasks in ${SLURM_TASKS_PER_NODE//,/ }; do # 4(x2),3
-    [[ $tasks =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] && ((ranks += BASH_REMATCH[1] * ${BASH_REMATCH[3]:-1}))
+    [[ $tasks =~ ^([1-9][0-9]*)(\(x([1-9][0-9]*)\))?$ ]] && ((ranks += BASH_REMATCH[1] * ${BASH_REMATCH[3]:-1}))
 done
+((ranks > 0)) || ranks=${SLURM_NTASKS:-1} # mpirun takes 0 for as many as it likes
 restarts=${SLURM_RESTART_COUNT:-0}
 max_restarts=${HOLDFAST_MAX_RESTARTS:-50}
 warned=${warned:-}
@@ -22,10 +23,11 @@ pid='' # of the launcher
 
 say() { echo "job $job: $*"; }
 
-if ! [[ $max_restarts =~ ^[0-9]+$ ]]; then
+if ! [[ $max_restarts =~ ^[0-9]{1,9}$ ]]; then
     say "HOLDFAST_MAX_RESTARTS=$max_restarts is no number" >&2
     exit 2
 fi
+max_restarts=$((10#$max_restarts)) # 08 is no octal number
 launcher=mpirun
 command -v mpirun >/dev/null || launcher=srun
 launcher=${HOLDFAST_LAUNCHER:-$launcher}

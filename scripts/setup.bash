@@ -29,7 +29,7 @@ die() {
 install_packages() {
     local package missing=() as_root=()
     command -v dpkg-query >/dev/null || die "cannot install packages (no dpkg here): supported are Debian 12 and 13 and" \
-        "Ubuntu 24.04; elsewhere install the likes of '$*' and build with CMake (README, 'Build')"
+        "Ubuntu 24.04; elsewhere install the likes of '$*' and build with CMake (docs/installation.md)"
     for package in "$@"; do
         is_installed "$package" || missing+=("$package")
     done

@@ -376,7 +376,8 @@ Diagnosis collective_diagnose(Communicator const& world, DoctorOptions const& op
 
 void print_diagnosis(Diagnosis const& diagnosis, DoctorOptions const& options) {
     if (options.json)
-        std::cout << json_of(diagnosis).dump(2) << std::endl;
+        std::cout << json_of(diagnosis).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                  << std::endl;
     else if (options.quick)
         std::cerr << doctor::trouble_of(diagnosis.findings);
     else

@@ -47,7 +47,7 @@ struct SuperviseOptions {
     int np = 0;
     int min_np = 1;
     std::int64_t max_restarts = 3;
-    std::string mpirun = "mpirun";
+    std::string mpirun = "mpirun --bind-to none";  // Open MPI ties each of two ranks to one core otherwise
 };
 
 template <typename... Args>
@@ -182,6 +182,7 @@ class Supervisor {
     struct Preflight {
         int code = 0;
         std::string text;
+        bool timed_out = false;
     };
     Preflight preflight(int ranks) {
         CapturedText const text;
@@ -190,7 +191,7 @@ class Supervisor {
         while (!mpirun.exit_code() && !signals_.is_stop_requested()) {
             if (Clock::now() > end)
                 return {static_cast<int>(ExitCode::retry),
-                        fmt::format("no end after {} s", preflight_patience.count())};
+                        fmt::format("no end after {} s", preflight_patience.count()), true};
             signals_.wait(1s);
         }
         return {mpirun.exit_code().value_or(static_cast<int>(ExitCode::retry)), text.text()};
@@ -221,6 +222,7 @@ class Supervisor {
                     "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun, summary);
             say("{} ranks cannot start now (code {}): {}", ranks, result.code, summary);
             code = result.code;
+            if (result.timed_out) break;  // a host does not answer, and would not for fewer ranks
         }
         if (fewest > options_.min_np)
             say("the first launch of a run takes all {} ranks, since its number of replicas and their "
@@ -263,12 +265,16 @@ class Supervisor {
             }
             signals_.wait(mpirun.exit_code() ? 50ms : 1000ms);
         }
-        return end_of_launch(train::read_outcome(train_.run), newest_before, *mpirun.exit_code());
+        bool const takes_run =
+            !train_.explicitly_given.contains("dry-run") && !train_.explicitly_given.contains("print-config");
+        return end_of_launch(train::read_outcome(train_.run),
+                             {newest_before, checkpoint::newest_launch(train_.run)}, *mpirun.exit_code(),
+                             takes_run);
     }
 
     bool outcome_since(std::int64_t newest_before) const {
         auto const outcome = train::read_outcome(train_.run);
-        return outcome && outcome->launch > newest_before;
+        return outcome && owns_run(newest_before) && outcome->launch == checkpoint::newest_launch(train_.run);
     }
 
     /// Before that, a signal would kill ranks that are not ready for it, and RUN/drain would be removed as an older one.
@@ -312,6 +318,7 @@ ExitCode run_supervise(SuperviseOptions const& options, Arguments const& argumen
     require(options.min_np <= options.np, ExitCode::usage,
             "--min-np {} is more than --np {}; give --min-np at most as many ranks", options.min_np,
             options.np);
+    require(!options.mpirun.empty(), ExitCode::usage, "--mpirun is empty; name an mpirun, or leave it away");
     for (char const* const variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
         require(std::getenv(variable) == nullptr, ExitCode::usage,
                 "supervise is itself started by mpirun or srun (every rank would start a launch of its own); "
@@ -328,13 +335,24 @@ ExitCode run_supervise(SuperviseOptions const& options, Arguments const& argumen
 
 }  // namespace
 
-LaunchEnd end_of_launch(std::optional<train::LaunchOutcome> const& outcome, std::int64_t newest_before,
-                        int mpirun_code) {
+LaunchEnd end_of_launch(std::optional<train::LaunchOutcome> const& outcome, NewestLaunch const& newest,
+                        int mpirun_code, bool takes_run) {
+    bool const took_run = newest.now > newest.before;
     // A launch that does not own the run leaves no outcome, but the owner may have left its own meanwhile.
     bool const is_refused = mpirun_code == static_cast<int>(ExitCode::owned_elsewhere);
-    if (outcome && outcome->launch > newest_before && !is_refused)
+    if (outcome && took_run && outcome->launch == newest.now && !is_refused)
         return {static_cast<int>(outcome->code), outcome->reason, outcome->asked_to_stop};
-    return {mpirun_code, mpirun_code == 0 ? "finished" : "no outcome was written", false};
+    if (mpirun_code != 0) return {mpirun_code, "no outcome was written", false};
+    // Whoever finishes says so, also where the run was finished before.
+    if (took_run)
+        return {static_cast<int>(ExitCode::internal_error), "mpirun returned 0, but no outcome was written",
+                false};
+    if (takes_run)
+        return {static_cast<int>(ExitCode::do_not_requeue),
+                "mpirun returned 0, but no rank got to the run; --mpirun must name a program that starts "
+                "the ranks, waits for them, and returns their code",
+                false};
+    return {0, "done", false};
 }
 
 Decision after_launch(LaunchEnd const& end, bool stop_requested, std::int64_t restarts,

@@ -18,10 +18,16 @@ struct LaunchEnd {
     bool asked_to_stop = false;  ///< a rank was, by a signal, RUN/drain or the time
 };
 
+/// The number of the run's newest launch, before and after the one that ended.
+struct NewestLaunch {
+    std::int64_t before = 0;
+    std::int64_t now = 0;
+};
+
 /// How a launch ended that left mpirun with `mpirun_code`. `outcome` is what the run directory holds now; it is of this launch if
-/// its number is higher than that of the newest launch before.
-LaunchEnd end_of_launch(std::optional<train::LaunchOutcome> const& outcome, std::int64_t newest_before,
-                        int mpirun_code);
+/// that is the newest one and was not there before. `takes_run`: not with --dry-run or --print-config, which leave no trace.
+LaunchEnd end_of_launch(std::optional<train::LaunchOutcome> const& outcome, NewestLaunch const& newest,
+                        int mpirun_code, bool takes_run);
 
 struct Decision {
     bool starts_again = false;

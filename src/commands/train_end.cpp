@@ -68,14 +68,15 @@ AgreedError collective_note_failure(parallel::Communicator const& world, Launch&
     return {static_cast<ExitCode>(code), world.broadcast(reason, 0)};
 }
 
-void end_launch(Launch& launch, ExitCode code, std::string const& stop_reason) {
+void end_launch(Launch& launch, ExitCode code, std::string const& asked_here) {
     bool const is_finished = code == ExitCode::finished;
+    std::string const stop_reason = asked_here.empty() ? "another rank was asked to stop" : asked_here;
     train::RunState& state = launch.state;
     auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
     log::info("{} Parameters digest: {}",
-              is_finished ? "Finished."
-                          : fmt::format("Stopped at step {} ({}); start again to go on.", state.step,
-                                        stop_reason.empty() ? "another rank was asked to" : stop_reason),
+              is_finished
+                  ? "Finished."
+                  : fmt::format("Stopped at step {} ({}); start again to go on.", state.step, stop_reason),
               checkpoint::parameters_digest(visit).hex());
     launch.run_directory->write_outcome(
         train::counted(outcome_of(launch, code, is_finished ? "finished" : stop_reason),

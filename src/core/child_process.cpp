@@ -64,7 +64,7 @@ std::vector<pid_t> living_processes_of(pid_t session) {
     if (int const null = ::open("/dev/null", O_RDONLY); null >= 0) ::dup2(null, STDIN_FILENO);
     if (output != ChildProcess::same_output)
         for (int const stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(output, stream);
-    for (int const ours : {SIGPIPE, SIGXFSZ, SIGUSR1, SIGTERM, SIGINT}) ::signal(ours, SIG_DFL);
+    for (int const ours : {SIGPIPE, SIGXFSZ, SIGUSR1, SIGTERM, SIGINT, SIGCHLD}) ::signal(ours, SIG_DFL);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -114,6 +114,7 @@ ChildProcess::ChildProcess(std::vector<std::string> command, int output, int sig
 
 ChildProcess::ChildProcess(std::function<int()> const& body, int output, int signal_if_orphaned) {
     pid_t const self = ::getpid();
+    ::signal(SIGCHLD, SIG_DFL);  // where it is inherited as ignored, nobody learns how a child ended
     pid_ = ::fork();
     if (pid_ == 0) become(body, output, signal_if_orphaned, self);
     require(pid_ > 0, ExitCode::retry, "cannot start a process: {}", std::strerror(errno));

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/outcome.hpp"
 
-#include <fstream>
-#include <iterator>
+#include <cstddef>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "checkpoint/durable_file.hpp"
+#include "core/error.hpp"
 
 namespace holdfast::train {
 
@@ -24,10 +28,11 @@ std::string to_json(LaunchOutcome const& outcome) {
 }
 
 std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir) {
-    std::ifstream file(run_dir / outcome_file);
-    std::string const text((std::istreambuf_iterator<char>(file)), {});
+    constexpr std::size_t max_bytes = std::size_t{1} << 20;
     try {
-        nlohmann::json const json = nlohmann::json::parse(text);
+        std::vector<std::byte> const text = checkpoint::read_file(run_dir / outcome_file, max_bytes);
+        nlohmann::json const json =
+            nlohmann::json::parse(std::string_view(reinterpret_cast<char const*>(text.data()), text.size()));
         LaunchOutcome outcome;
         json.at("launch").get_to(outcome.launch);
         outcome.code = static_cast<ExitCode>(json.at("code").get<int>());
@@ -39,6 +44,8 @@ std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir) 
         outcome.asked_to_stop = json.value("asked_to_stop", false);
         return outcome;
     } catch (nlohmann::json::exception const&) {
+        return std::nullopt;
+    } catch (Error const&) {
         return std::nullopt;
     }
 }

@@ -158,6 +158,11 @@ Finding judge_devices(std::vector<RankView> const& views, std::string const& wan
                 "it trains on CPUs, or not at all with --device cuda",
                 "build it where nvcc is: scripts/quickstart, or -DHOLDFAST_WITH_CUDA=ON; or --device cpu"};
     }
+    if (wanted == "cuda" &&
+        std::ranges::all_of(views, [](RankView const& view) { return view.gpus.uuids.empty(); }))
+        return {check, State::error, "no rank sees a GPU",
+                "there is no NVIDIA driver, the job was given none, or CUDA_VISIBLE_DEVICES hides them",
+                "look at nvidia-smi; ask for GPUs (--gpus-per-node=N), or use --device cpu"};
     try {
         std::vector<parallel::GpuView> all;
         for (RankView const& view : views) all.push_back(view.gpus);

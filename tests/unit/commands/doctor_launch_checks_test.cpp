@@ -154,7 +154,9 @@ TEST(JudgeDevices, WrongOnes) {
     EXPECT_EQ(state_of(judge_devices({view(0, {"A", "B"}), view(0, {})}, "auto", true)), State::error)
         << "some";
     EXPECT_EQ(state_of(judge_devices({view(0, {}, true)}, "auto", true)), State::error) << "expected";
-    EXPECT_EQ(state_of(judge_devices({view(0, {}, false)}, "cuda", true)), State::error) << "asked for";
+    Finding const none = judge_devices({view(0, {}, false), view(1, {}, false)}, "cuda", true);
+    EXPECT_EQ(state_of(none), State::error) << "asked for";
+    EXPECT_EQ(none.seen, "no rank sees a GPU");
     Finding const hosts = judge_devices({view(0, {"A"}), view(1, {"A"})}, "auto", true);
     EXPECT_EQ(state_of(hosts), State::error) << "one GPU on two hosts";
     EXPECT_THAT(hosts.seen, HasSubstr("GPU A"));

@@ -22,25 +22,35 @@ constexpr bool requested = true;
 constexpr bool not_requested = false;
 
 TEST(EndOfLaunch, IsThatOfTheOutcomeIfItIsOfThisLaunch) {
-    LaunchEnd const end = end_of_launch(outcome(8, ExitCode::do_not_requeue), 7, 137);
+    LaunchEnd const end = end_of_launch(outcome(8, ExitCode::do_not_requeue), {7, 8}, 137, true);
     EXPECT_EQ(end.code, 93);
     EXPECT_EQ(end.reason, "the disk is full");
     EXPECT_FALSE(end.asked_to_stop);
-    EXPECT_TRUE(end_of_launch(outcome(8, ExitCode::retry, true), 7, 1).asked_to_stop);
+    EXPECT_TRUE(end_of_launch(outcome(8, ExitCode::retry, true), {7, 8}, 1, true).asked_to_stop);
 }
 
 TEST(EndOfLaunch, IsThatOfMpirunWithoutAnOutcomeOfThisLaunch) {
     for (auto const& other :
-         {std::optional<train::LaunchOutcome>(), std::optional(outcome(7, ExitCode::finished, true))}) {
-        LaunchEnd const end = end_of_launch(other, 7, 137);
-        EXPECT_EQ(end.code, 137);
-        EXPECT_FALSE(end.asked_to_stop);
+         {std::optional<train::LaunchOutcome>(), std::optional(outcome(7, ExitCode::finished, true)),
+          std::optional(outcome(99'999, ExitCode::finished, true))}) {
+        for (std::int64_t const now : {7, 8}) {
+            LaunchEnd const end = end_of_launch(other, {7, now}, 137, true);
+            EXPECT_EQ(end.code, 137);
+            EXPECT_FALSE(end.asked_to_stop);
+        }
     }
-    EXPECT_EQ(end_of_launch({}, 0, 0).code, 0);  // it was finished before
+}
+
+TEST(EndOfLaunch, WithoutAnOutcomeIsNoSuccess) {
+    EXPECT_EQ(end_of_launch({}, {7, 8}, 0, true).code, 1);  // mpirun lost the code of a rank that was killed
+    LaunchEnd const never_begun = end_of_launch({}, {0, 0}, 0, true);
+    EXPECT_EQ(never_begun.code, 93);
+    EXPECT_THAT(never_begun.reason, HasSubstr("--mpirun"));
+    EXPECT_EQ(end_of_launch({}, {0, 0}, 0, false).code, 0);  // --dry-run
 }
 
 TEST(EndOfLaunch, OfARefusedLaunchIsNotTheOutcomeOfTheOwner) {
-    EXPECT_EQ(end_of_launch(outcome(8, ExitCode::retry), 7, 94).code, 94);
+    EXPECT_EQ(end_of_launch(outcome(8, ExitCode::retry), {7, 8}, 94, true).code, 94);
 }
 
 TEST(AfterLaunch, WhatNeedsNobodyOrAPersonIsFinal) {

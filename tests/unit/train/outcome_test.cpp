@@ -2,6 +2,7 @@
 #include "train/outcome.hpp"
 
 #include <fstream>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -136,6 +137,16 @@ TEST(Outcome, ThatCannotBeReadIsNone) {
         std::ofstream(folder.path() / "outcome.json") << text;
         EXPECT_FALSE(read_outcome(folder.path())) << text;
     }
+}
+
+TEST(Outcome, WhatIsNoFileIsNone) {
+    test::TemporaryFolder folder;
+    std::filesystem::path const path = folder.path() / outcome_file;
+    std::filesystem::create_directory(path);
+    EXPECT_FALSE(read_outcome(folder.path()));
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_FALSE(read_outcome(folder.path())) << "and nobody waits for a writer";
 }
 
 }  // namespace
