@@ -10,7 +10,7 @@ install(FILES data/cifar10-sample.h5 LICENSE DESTINATION share/holdfast)
 install(FILES data/README.md DESTINATION share/holdfast RENAME cifar10-sample.md)
 install(DIRECTORY jobs python DESTINATION share/holdfast USE_SOURCE_PERMISSIONS PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS scripts/fetch-cifar10 DESTINATION share/holdfast/scripts)
-install(DIRECTORY docs/ DESTINATION share/doc/holdfast PATTERN decisions EXCLUDE PATTERN results EXCLUDE)
+install(DIRECTORY docs DESTINATION share/doc/holdfast)  # with all that the guides refer to
 install(FILES README.md CHANGELOG.md DESTINATION share/doc/holdfast)
 install(DIRECTORY man/ DESTINATION share/man/man1 FILES_MATCHING PATTERN *.1)
 install(FILES completions/holdfast.bash DESTINATION share/bash-completion/completions RENAME holdfast)

@@ -56,7 +56,7 @@ class Installed(unittest.TestCase):
 
     def test_files(self):
         got = files_below(self.prefix)
-        guides = {f"share/doc/holdfast/{path.name}" for path in SOURCE.glob("docs/*.md")}
+        guides = {f"share/doc/holdfast/{path.relative_to(SOURCE)}" for path in SOURCE.glob("docs/**/*") if path.is_file()}
         pages = {f"share/man/man1/{path.name}" for path in SOURCE.glob("man/*.1")}
         jobs = {f"share/holdfast/jobs/{path.name}" for path in SOURCE.glob("jobs/*") if path.is_file()}
         self.assertGreaterEqual(min(len(guides), len(pages)), 6)
