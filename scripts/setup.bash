@@ -11,7 +11,7 @@ readonly build_packages=(g++ cmake ninja-build python3-venv ca-certificates open
 # slurm-wlm, lmod and iproute2 give the tests a real SLURM, a real module command and two network namespaces; clang has
 # libFuzzer; man-db, zsh and tcl are for man pages, completion and modulefiles.
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache clang shellcheck slurm-wlm lmod iproute2 man-db
-    zsh tcl)
+    zsh tcl shfmt)
 
 # LibTorch comes from PyPI's torch; scripts/requirements/<flavour>.txt pins every version. A larger flavour serves as a
 # smaller one. Sizes are those of the wheels for Python 3.11, in GB: download, disk.
@@ -89,7 +89,7 @@ provide_torch() {
         torch_dir=$(realpath -e "$HOLDFAST_TORCH" 2>/dev/null) || die "HOLDFAST_TORCH='$HOLDFAST_TORCH' does not exist"
         [[ -e $torch_dir/lib/libtorch_cpu.so && -d $torch_dir/include/ATen ]] || die "HOLDFAST_TORCH='$HOLDFAST_TORCH' is" \
             "no LibTorch (no lib/libtorch_cpu.so and include/ATen in it); name an unpacked libtorch or site-packages/torch"
-        python=$(realpath -s "$torch_dir/../../../../bin/python")  # a virtual environment's own, beside its site-packages
+        python=$(realpath -s "$torch_dir/../../../../bin/python") # a virtual environment's own, beside its site-packages
         [[ -x $python ]] || python=
         say "LibTorch: $torch_dir (HOLDFAST_TORCH)"
         return
@@ -99,8 +99,8 @@ provide_torch() {
     [[ -x $base ]] || die "no $base; install python3 and python3-venv"
     tag=$("$base" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
     case $tag in
-        cp311 | cp312 | cp313) ;;
-        *) die "$base is $("$base" -V); LibTorch is pinned for 3.11 to 3.13; set HOLDFAST_TORCH=DIR to use a torch of yours" ;;
+    cp311 | cp312 | cp313) ;;
+    *) die "$base is $("$base" -V); LibTorch is pinned for 3.11 to 3.13; set HOLDFAST_TORCH=DIR to use a torch of yours" ;;
     esac
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast
     for candidate in "${flavours[@]}"; do

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: job_scripts_test.py SOURCE_DIR: what a reader of jobs/*.sbatch relies on, without SLURM."""
 import re
-import shutil
-import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -49,12 +47,6 @@ class JobScripts(unittest.TestCase):
                 is_known = f'"{name}"' in program or f'"--{flag}"' in program
                 self.assertTrue(is_known, f"{file}: {name} would be a usage error")
                 self.assertIn(f"`{name}`", documentation, file)
-
-    def test_shfmt(self):
-        if shutil.which("shfmt") is None:
-            self.skipTest("no shfmt")
-        done = subprocess.run(["shfmt", "-i", "4", "-d", SOURCE / "jobs"], capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stdout), (0, ""))
 
 
 unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -33,10 +33,16 @@ stand_in apt-get "echo \"\$*\" >>'$dir/apt.log'; [[ \$* != *refused* ]]"
 PATH=$dir/bin:$PATH
 
 expect 0 'all 2 are installed' "nothing to install" <<<'install_packages have-a have-b'
-[[ ! -e $dir/apt.log ]] || { echo "FAIL: apt-get was called for nothing"; failures=$((failures + 1)); }
+[[ ! -e $dir/apt.log ]] || {
+    echo "FAIL: apt-get was called for nothing"
+    failures=$((failures + 1))
+}
 if ((EUID == 0)); then
     expect 0 'installing new-a new-b' "two packages" <<<'install_packages have-a new-a new-b'
-    [[ $(grep -c ' install \|^install' "$dir/apt.log") == 1 ]] || { echo "FAIL: not one apt-get install"; failures=$((failures + 1)); }
+    [[ $(grep -c ' install \|^install' "$dir/apt.log") == 1 ]] || {
+        echo "FAIL: not one apt-get install"
+        failures=$((failures + 1))
+    }
     expect 1 'apt-get could not install refused' "apt-get fails" <<<'install_packages refused'
 else
     expect 1 'no sudo; ask an administrator for: apt-get install new-a' "not root" <<<'PATH='"$dir"'/bin; install_packages new-a'
@@ -56,7 +62,10 @@ expect 1 "is no LibTorch" "HOLDFAST_TORCH is something else" <<<'HOLDFAST_TORCH=
     expect 0 '^<>$' "no such package" <<<'unpack_package unknown; echo "<$unpacked>"'
     expect 0 '^<>$' "download fails" <<<'unpack_package refused; echo "<$unpacked>"'
 }
-[[ $(cat "$dir/cache/holdfast/other-1.2/usr/calls") == call ]] || { echo "FAIL: not unpacked once"; failures=$((failures + 1)); }
+[[ $(cat "$dir/cache/holdfast/other-1.2/usr/calls") == call ]] || {
+    echo "FAIL: not unpacked once"
+    failures=$((failures + 1))
+}
 
 # A Python whose "pip install" fails, is killed, or works; -m venv copies it to where a real one would be.
 stand_in python3 "case \"\$*\" in
@@ -70,7 +79,10 @@ rm "$dir/offline" && touch "$dir/killed" && expect 137 '' "killed while installi
 rm "$dir/killed"
 expect 0 'downloading' "after a killed install" <<<"$install"
 expect 0 'LibTorch: .*/torch-.*-cp311-cpu-.*/site-packages/torch$' "second time" <<<"$install"
-grep -q downloading "$dir/out" && { echo "FAIL: downloaded twice"; failures=$((failures + 1)); }
+grep -q downloading "$dir/out" && {
+    echo "FAIL: downloaded twice"
+    failures=$((failures + 1))
+}
 
 # Two clones at once: one downloads, the other waits for it.
 rm -rf "$dir/cache" "$dir/pip.log" && touch "$dir/slow"
@@ -78,6 +90,9 @@ for _ in 1 2; do
     bash -c 'source "$1/scripts/setup.bash"; eval "$2"' quickstart "$source_dir" "$install" >/dev/null 2>&1 &
 done
 wait
-[[ $(wc -l <"$dir/pip.log") == 1 ]] || { echo "FAIL: two at once: $(wc -l <"$dir/pip.log") downloads"; failures=$((failures + 1)); }
+[[ $(wc -l <"$dir/pip.log") == 1 ]] || {
+    echo "FAIL: two at once: $(wc -l <"$dir/pip.log") downloads"
+    failures=$((failures + 1))
+}
 ((failures == 0)) && echo "passed"
 exit $((failures > 0))

@@ -5,7 +5,10 @@
 # it is also built (hours, if Spack has no torch yet) and tested. Without SPACK_ROOT: skipped.
 set -euo pipefail
 source_dir=$1
-[[ -n ${SPACK_ROOT:-} ]] || { echo "SKIP: SPACK_ROOT is not set"; exit 77; }
+[[ -n ${SPACK_ROOT:-} ]] || {
+    echo "SKIP: SPACK_ROOT is not set"
+    exit 77
+}
 scope=$(mktemp -d /tmp/holdfast-spack.XXXXXX)
 trap 'rm -rf "$scope"' EXIT
 printf 'repos:\n  holdfast: "%s"\n' "$source_dir/spack_repo/holdfast" >"$scope/repos.yaml"

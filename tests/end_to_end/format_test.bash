@@ -8,8 +8,14 @@ for tool in "${2:-}" clang-format-14 clang-format; do
     [[ -n $tool && $("$tool" --version 2>/dev/null || true) == *" 14."* ]] && break
     tool=''
 done
-[[ -n $tool ]] || { echo "SKIP: no clang-format 14"; exit 77; }
+[[ -n $tool ]] || {
+    echo "SKIP: no clang-format 14"
+    exit 77
+}
 mapfile -t files < <(find src tests benchmarks -name '*.cpp' -o -name '*.hpp' -o -name '*.cu')
-((${#files[@]} >= 20)) || { echo "found only ${#files[@]} files" >&2; exit 1; }
+((${#files[@]} >= 20)) || {
+    echo "found only ${#files[@]} files" >&2
+    exit 1
+}
 "$tool" --dry-run -Werror "${files[@]}"
 echo "${#files[@]} files pass"

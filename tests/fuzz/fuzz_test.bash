@@ -6,7 +6,10 @@
 set -euo pipefail
 reader=$1 build=$(realpath "$2") seconds=$3
 fuzzer=$build/fuzz/bin/fuzz_$reader
-[[ -x $fuzzer ]] || { echo "SKIP: no $fuzzer (clang++ is needed to build it; apt-get install clang)"; exit 77; }
+[[ -x $fuzzer ]] || {
+    echo "SKIP: no $fuzzer (clang++ is needed to build it; apt-get install clang)"
+    exit 77
+}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$build/fuzz/findings" "$scratch/corpus" "$scratch/seeds"
@@ -21,4 +24,7 @@ ASAN_OPTIONS=detect_leaks=0 "$fuzzer" -max_total_time="$seconds" -timeout=10 -rs
 }
 grep -E '^stat::(number_of_executed_units|new_units_added|peak_rss_mb)' "$scratch/log"
 executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/log")
-((executed > 10)) || { echo "only $executed inputs were tried"; exit 1; }
+((executed > 10)) || {
+    echo "only $executed inputs were tried"
+    exit 1
+}

@@ -5,7 +5,10 @@ set -u
 mpiexec=$1
 shift
 hosts=$(cd "$(dirname "$0")/../support/two-hosts" && pwd)
-skip() { echo "SKIPPED: $1"; exit 77; }
+skip() {
+    echo "SKIPPED: $1"
+    exit 77
+}
 [ "$(id -u)" = 0 ] || skip "needs root to make network namespaces"
 command -v ip >/dev/null || skip "needs ip (iproute2)"
 "$mpiexec" --version | grep -qE "Open(RTE| MPI|PRTE)" || skip "needs Open MPI's mpirun"
@@ -15,11 +18,11 @@ trap '"$hosts/up" down' EXIT
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for program; do
-  for slots in 1,1 2,2 1,3; do
-    first=${slots%,*} second=${slots#*,}
-    echo "== $(basename "$program") on hosts of $first and $second ranks"
-    "$mpiexec" --mca plm_rsh_agent "$hosts/rsh-agent" --mca btl self,vader,tcp --mca btl_tcp_if_include 10.78.0.0/24 \
-      --mca oob_tcp_if_include 10.78.0.0/24 --host "10.78.0.1:$first,10.78.0.2:$second" -np $((first + second)) \
-      --bind-to none --mca mpi_yield_when_idle 1 -x HOLDFAST_TEST_NUM_HOSTS=2 "$program" || exit 1
-  done
+    for slots in 1,1 2,2 1,3; do
+        first=${slots%,*} second=${slots#*,}
+        echo "== $(basename "$program") on hosts of $first and $second ranks"
+        "$mpiexec" --mca plm_rsh_agent "$hosts/rsh-agent" --mca btl self,vader,tcp --mca btl_tcp_if_include 10.78.0.0/24 \
+            --mca oob_tcp_if_include 10.78.0.0/24 --host "10.78.0.1:$first,10.78.0.2:$second" -np $((first + second)) \
+            --bind-to none --mca mpi_yield_when_idle 1 -x HOLDFAST_TEST_NUM_HOSTS=2 "$program" || exit 1
+    done
 done
