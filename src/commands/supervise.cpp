@@ -384,7 +384,7 @@ Action add_supervise(CLI::App& app) {
         ->check(CLI::Range(1, 1000000));
     command->add_option("--max-restarts", options->max_restarts, "Restarts in all (0: none)")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, 1000000));
     command->add_option("--mpirun", options->mpirun, "mpirun and its options, as a shell reads them")
         ->capture_default_str();
     command->footer(

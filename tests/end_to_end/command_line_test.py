@@ -133,7 +133,7 @@ class UsageErrors(holdfast_run.TestCase):
         first_columns = "".join(re.findall(r"(?m)^\|([^|]*)\|", page.read_text()))
         documented = set(re.findall(r"HOLDFAST_[A-Z0-9_]*[A-Z0-9]", first_columns)) - {"HOLDFAST_DATA", "HOLDFAST_RUN"}
         self.assertGreater(len(documented), 5)
-        of_another_command = {"HOLDFAST_WARM_UP": 2, "HOLDFAST_QUALITY": 50, "HOLDFAST_LR": 0.5}
+        of_another_command = {"HOLDFAST_WARM_UP": 2, "HOLDFAST_QUALITY": 50, "HOLDFAST_LR": 0.5, "HOLDFAST_MAX_RESTARTS": 5}
         self.run_ok("info", env=dict.fromkeys(documented, "x") | of_another_command)
         self.run_ok("info", env={"HOLDFAST_NONSENSE": ""})
 
