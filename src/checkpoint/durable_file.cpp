@@ -42,8 +42,9 @@ bool write_all(int fd, std::span<std::byte const> content) {
         if (written < 0 && errno == EINTR) continue;
         if (written == 0) errno = ENOSPC;  // what a file system means that says neither yes nor no
         if (written <= 0) return false;
-        ::sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);  // a wish; fsync is what counts
         content = content.subspan(static_cast<std::size_t>(written));
+        // A wish, as fsync is what counts; and not for a row of the ledger, which nobody need wait for.
+        if (!content.empty()) ::sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     }
     return true;
 }
