@@ -272,18 +272,22 @@ class Supervisor {
                              takes_run);
     }
 
-    bool outcome_since(std::int64_t newest_before) const {
-        auto const outcome = train::read_outcome(train_.run);
-        return outcome && owns_run(newest_before) && outcome->launch == checkpoint::newest_launch(train_.run);
+    /// While a launch runs; nothing while the disk is in trouble, so that it is asked again.
+    std::optional<std::int64_t> newest_launch() const {
+        try {
+            return checkpoint::newest_launch(train_.run);
+        } catch (Error const&) {
+            return std::nullopt;
+        }
     }
 
     /// Before that, a signal would kill ranks that are not ready for it, and RUN/drain would be removed as an older one.
-    bool owns_run(std::int64_t newest_before) const {
-        try {
-            return checkpoint::newest_launch(train_.run) > newest_before;
-        } catch (Error const&) {
-            return false;  // a disk in trouble is asked again
-        }
+    bool owns_run(std::int64_t newest_before) const { return newest_launch().value_or(0) > newest_before; }
+
+    bool outcome_since(std::int64_t newest_before) const {
+        auto const newest = newest_launch();
+        auto const outcome = train::read_outcome(train_.run);
+        return outcome && newest.value_or(0) > newest_before && outcome->launch == *newest;
     }
 
     /// Again and again, as the new owner removes a file that it takes for an older one.
