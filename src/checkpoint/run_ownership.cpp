@@ -11,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "checkpoint/durable_file.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/process_stat.hpp"
 
 namespace holdfast::checkpoint {
 namespace {
@@ -61,15 +61,9 @@ std::string pid_namespace() {
 
 /// When the process started, in clock ticks since boot; empty if it is gone or only waits to be collected.
 std::string start_time_of(std::string const& pid) {
-    std::string const line = first_line_of("/proc/" + pid + "/stat");
-    auto const end_of_name = line.rfind(')');  // a program's name may contain blanks and brackets
-    if (end_of_name == std::string::npos) return "";
-    std::istringstream fields(line.substr(end_of_name + 1));
-    std::string state, value;
-    fields >> state;
-    if (state == "Z" || state == "X") return "";
-    for (int field = 4; field <= 22; ++field) fields >> value;  // starttime, proc(5)
-    return value;
+    auto const stat = process_stat(pid);
+    bool const is_gone = stat.empty() || stat[stat_state] == "Z" || stat[stat_state] == "X";
+    return is_gone ? "" : stat[stat_start_time];
 }
 
 using Owner = std::map<std::string, std::string>;

@@ -9,8 +9,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,26 +19,13 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/process_stat.hpp"
 
 namespace holdfast {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-/// Whether /proc/PID/stat is that of a living process of this session.
-bool is_of_session(fs::path const& stat, pid_t session) {
-    std::ifstream file(stat);
-    std::string line;
-    std::getline(file, line);
-    auto const end_of_name = line.rfind(')');  // a program's name may contain blanks and brackets
-    if (end_of_name == std::string::npos) return false;
-    std::istringstream fields(line.substr(end_of_name + 1));
-    std::string state;
-    pid_t parent = 0, group = 0, of_session = 0;
-    fields >> state >> parent >> group >> of_session;  // proc(5)
-    return of_session == session && state != "Z" && state != "X";
-}
 
 std::vector<pid_t> living_processes_of(pid_t session) {
     std::vector<pid_t> pids;
@@ -49,9 +34,10 @@ std::vector<pid_t> living_processes_of(pid_t session) {
         std::string const name = it->path().filename().string();
         pid_t pid = 0;
         auto const [rest, no_number] = std::from_chars(name.data(), name.data() + name.size(), pid);
-        if (no_number == std::errc{} && rest == name.data() + name.size() &&
-            is_of_session(it->path() / "stat", session))
-            pids.push_back(pid);
+        if (no_number != std::errc{} || rest != name.data() + name.size()) continue;
+        auto const stat = process_stat(name);
+        if (stat.empty() || stat[stat_state] == "Z" || stat[stat_state] == "X") continue;
+        if (stat[stat_session] == std::to_string(session)) pids.push_back(pid);
     }
     return pids;
 }

@@ -2,27 +2,22 @@
 #include "report/start_times.hpp"
 
 #include <ctime>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/process_stat.hpp"
+
 namespace holdfast::report {
 
 double seconds_since_exec() {
-    std::ifstream file("/proc/self/stat");
-    std::string const line((std::istreambuf_iterator<char>(file)), {});
-    std::istringstream fields(line.substr(line.rfind(')') + 1));  // the name before it may hold blanks
-    std::string field;
-    for (int number = 3; number <= 22; ++number) fields >> field;
+    std::string const started_at = process_stat("self").at(stat_start_time);
     timespec now{};
     ::clock_gettime(CLOCK_BOOTTIME, &now);
     double const ticks_per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
-           std::stod(field) / ticks_per_second;
+           std::stod(started_at) / ticks_per_second;
 }
 
 StartTimes::StartTimes() : last_s_(seconds_since_exec()) { parts_.emplace_back("loading", last_s_); }
