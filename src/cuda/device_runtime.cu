@@ -87,6 +87,14 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
     }
 }
 
+/// A block for each image.
+__global__ void batch_kernel(BatchSource const source, ImageFormat const format, void* images,
+                             std::int64_t* labels_N) {
+    std::int64_t const n = blockIdx.x;
+    write_image(source, format, images, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+    if (threadIdx.x == 0) labels_N[n] = source.labels_N[n];
+}
+
 }  // namespace
 
 bool supports_gpus() { return true; }
@@ -196,6 +204,13 @@ void release(MemoryKind kind, void* memory) {
         cudaFree(memory);
 }
 
+std::size_t free_device_memory() {
+    std::size_t free_bytes = 0;
+    std::size_t all_bytes = 0;
+    cuda_check(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    return free_bytes;
+}
+
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
     cuda_check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync");
 }
@@ -233,6 +248,14 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
     sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
                                                                             count, mu, lr);
     cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (source.count == 0) return;
+    batch_kernel<<<static_cast<unsigned>(source.count), threads_per_block, 0, native(stream)>>>(
+        source, format, images, labels_N);
+    cuda_check(cudaGetLastError(), "batch_kernel");
 }
 
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/batch_images.hpp"
+
 namespace holdfast::cuda {
 
 /// Whether this is the CUDA implementation, which can use GPUs if there are any.
@@ -88,6 +90,9 @@ using DeviceBytes = Memory<std::uint8_t, MemoryKind::device>;
 using PinnedFloats = Memory<float, MemoryKind::pinned>;
 using PinnedBytes = Memory<std::uint8_t, MemoryKind::pinned>;
 
+/// Bytes of the device in use that nobody has taken; without limit on the host.
+std::size_t free_device_memory();
+
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
 void fill_with_zero(float* data, std::size_t count, Stream const& stream);
@@ -116,6 +121,10 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
 /// optim::sgd_step.
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const& stream);
+
+/// write_image and the label for each sample of the batch; all in device memory.
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream);
 
 /// The bits of optim::update_running_mean and update_running_variance.
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream);

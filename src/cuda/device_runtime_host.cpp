@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -134,6 +135,8 @@ void* allocate(MemoryKind, std::size_t size_bytes) {
 
 void release(MemoryKind, void* memory) { ::operator delete(memory, alignment); }
 
+std::size_t free_device_memory() { return std::numeric_limits<std::size_t>::max(); }
+
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
     if (deferred(stream, [=](Stream const& now) { copy(to, from, size_bytes, now); })) return;
     std::memmove(to, from, size_bytes);
@@ -187,6 +190,16 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
         float const velocity = mu * momentum[i] + gradient[i];
         momentum[i] = velocity;
         parameters[i] = std::fma(velocity, -lr, parameters[i]);
+    }
+}
+
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { write_batch(source, format, images, labels_N, now); }))
+        return;
+    for (std::int64_t n = 0; n < source.count; ++n) {
+        write_image(source, format, images, n, 0, 1);
+        labels_N[n] = source.labels_N[n];
     }
 }
 

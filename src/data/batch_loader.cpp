@@ -21,6 +21,14 @@ Normalization cifar10_normalization() {
     return {{0.49139968f, 0.48215827f, 0.44653124f}, {0.24703233f, 0.24348505f, 0.26158768f}};
 }
 
+void require_channels(Normalization const& normalization, ImageDataset const& dataset) {
+    auto const channels = static_cast<std::size_t>(dataset.shape().channels);
+    require(normalization.mean.size() == channels && normalization.stddev.size() == channels,
+            ExitCode::do_not_requeue,
+            "{} has {} channels, but mean and standard deviation are given for {} and {}",
+            dataset.description(), channels, normalization.mean.size(), normalization.stddev.size());
+}
+
 void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Normalization const& normalization,
                std::span<float> out_CHW) {
     assert(pixels_CHW.size() == static_cast<std::size_t>(shape.num_values()));
@@ -56,6 +64,7 @@ struct BatchLoader::State {
     ImageDataset const& dataset;
     Normalization const normalization;
     LoaderPlan const plan;
+    DeviceImages* const device;
 
     // Only the loading thread uses these.
     std::int64_t const num_values;
@@ -78,10 +87,11 @@ struct BatchLoader::State {
     double last_wait_s = 0;
     std::thread thread;
 
-    State(ImageDataset const& data, Normalization norm, LoaderPlan loader_plan)
+    State(ImageDataset const& data, Normalization norm, LoaderPlan loader_plan, DeviceImages* device_images)
         : dataset(data),
           normalization(std::move(norm)),
           plan(loader_plan),
+          device(device_images),
           num_values(data.shape().num_values()),
           epoch_steps(steps_per_epoch(data.size(), plan.num_replicas, plan.batch_size, plan.tail)),
           pixels(static_cast<std::size_t>(num_values)),
@@ -110,6 +120,7 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
     }
     std::int64_t const global_batch_size = plan.num_replicas * plan.batch_size;
     batch.step = step;
+    batch.epoch = epoch;
     batch.global_samples = std::min(
         global_batch_size, static_cast<std::int64_t>(order.size()) - step_in_epoch * global_batch_size);
     batch.replicas.resize(static_cast<std::size_t>(plan.end_replica - plan.first_replica));
@@ -117,12 +128,17 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
         ReplicaBatch& out = batch.replicas[static_cast<std::size_t>(replica - plan.first_replica)];
         out.samples = replica_samples(order, step_in_epoch, plan.batch_size, replica, plan.num_replicas);
         out.labels_N.resize(out.samples.size());
+        for (std::size_t n = 0; n < out.samples.size(); ++n) out.labels_N[n] = dataset.label(out.samples[n]);
+    }
+    if (device != nullptr) {
+        device->send(batch);
+        return;
+    }
+    for (ReplicaBatch& out : batch.replicas) {
         out.images_NCHW.resize(out.samples.size() * pixels.size());
-        for (std::size_t n = 0; n < out.samples.size(); ++n) {
-            out.labels_N[n] = dataset.label(out.samples[n]);
+        for (std::size_t n = 0; n < out.samples.size(); ++n)
             normalize(read(out.samples[n], epoch), dataset.shape(), normalization,
                       std::span(out.images_NCHW).subspan(n * pixels.size(), pixels.size()));
-        }
     }
 }
 
@@ -149,17 +165,14 @@ void BatchLoader::State::run() {
     }
 }
 
-BatchLoader::BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan) {
+BatchLoader::BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan,
+                         DeviceImages* device) {
     assert(plan.num_replicas >= 1 && plan.batch_size >= 1);
     assert(0 <= plan.first_replica && plan.first_replica <= plan.end_replica &&
            plan.end_replica <= plan.num_replicas);
     assert(0 <= plan.first_step);
-    auto const channels = static_cast<std::size_t>(dataset.shape().channels);
-    require(normalization.mean.size() == channels && normalization.stddev.size() == channels,
-            ExitCode::do_not_requeue,
-            "{} has {} channels, but mean and standard deviation are given for {} and {}",
-            dataset.description(), channels, normalization.mean.size(), normalization.stddev.size());
-    state_ = std::make_unique<State>(dataset, std::move(normalization), plan);
+    require_channels(normalization, dataset);
+    state_ = std::make_unique<State>(dataset, std::move(normalization), plan, device);
     state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 

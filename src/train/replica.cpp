@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
@@ -55,10 +56,19 @@ struct BatchTensors {
     at::Tensor labels_N;
 };
 
-/// On a GPU copies, otherwise views of the batch's memory; torch never writes into inputs that need no gradient.
+/// Computed on the device, or else, on a GPU copies, otherwise views of the batch's memory; torch never writes into inputs that
+/// need no gradient.
 BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
     at::Device const there = torch_device(device);
+    if (batch.on_device) {
+        BatchTensors const tensors{at::empty({size, shape.channels, shape.height, shape.width},
+                                             at::TensorOptions(at::kFloat).device(there)),
+                                   at::empty({size}, at::TensorOptions(at::kLong).device(there))};
+        batch.on_device.write({}, tensors.images_NCHW.mutable_data_ptr(),
+                              tensors.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
+        return tensors;
+    }
     return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
                           {size, shape.channels, shape.height, shape.width}, at::kFloat)
                 .to(there),

@@ -121,6 +121,12 @@ std::unique_ptr<StateSnapshot> TrainingEngine::make_snapshot() const {
         network_.layout, device_, std::span<float const>(device_memory_.data(), device_memory_.size()));
 }
 
+std::unique_ptr<data::DeviceImages> TrainingEngine::make_device_images(
+    data::ImageDataset const& dataset, data::DeviceImages::Plan const& plan) const {
+    if (!device_.has_device_memory()) return nullptr;
+    return std::make_unique<data::DeviceImages>(dataset, data::cifar10_normalization(), plan, device_.gpu);
+}
+
 void TrainingEngine::initialize(parallel::Communicator const& communicator, std::uint64_t seed) {
     if (communicator.local_rank() == 0) {
         model::initialize_parameters(network_, seed, tensors_.parameters);
