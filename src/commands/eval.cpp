@@ -52,6 +52,8 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
     settings.reduction = "exact";      // nothing is reduced
     settings.device = collective_resolve_device(world, options.device);
+    if (settings.device == "cpu")
+        settings.precision = "fp32";  // what was trained on a GPU can be looked at anywhere
     LaunchDevice const device = collective_start_device(world, settings);
     auto const table = parallel::collective_launch_table(world, device.description, world.size());
     settings.threads = options.threads > 0 ? options.threads : settings.threads;

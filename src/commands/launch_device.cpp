@@ -9,6 +9,7 @@
 #include "core/log.hpp"
 #include "parallel/nccl_exchange.hpp"
 #include "train/torch_on_gpu.hpp"
+#include "train/training_engine.hpp"
 
 namespace holdfast::commands {
 
@@ -48,13 +49,8 @@ std::string collective_resolve_device(parallel::Communicator const& world, std::
 
 LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings) {
     LaunchDevice device;
-    bool const fast = settings.reduction == "fast";
     if (settings.device == "cpu") {
-        world.agree([&] {
-            require(!fast, ExitCode::do_not_requeue,
-                    "--reduction fast is for GPUs, and this run is on CPUs (there exact is the faster one); "
-                    "leave it away");
-        });
+        world.agree([&] { train::require_possible_on_cpus(settings, ExitCode::do_not_requeue); });
         return device;
     }
     std::vector<RankView> const views = collective_gpu_views(world);
@@ -73,10 +69,12 @@ LaunchDevice collective_start_device(parallel::Communicator const& world, train:
                 "CUDA_VISIBLE_DEVICES); see nvidia-smi, or use --device cpu");
         int const gpu = parallel::assign_device(world.local_rank(), uuids_of_host);
         cuda::use_device(gpu);
-        train::start_torch_on_gpu(gpu, fast ? parallel::Reduction::fast : parallel::Reduction::exact);
+        train::Precision const precision = train::precision_of(settings);
+        train::start_torch_on_gpu(gpu, train::reduction_of(settings), precision);
         parallel::require_nccl_as_built();
         device.stream = std::make_unique<cuda::Stream>();
-        device.compute = {device.stream.get(), gpu};
+        device.compute = {
+            .stream = device.stream.get(), .gpu = gpu, .precision = precision, .layout = train::Layout::nhwc};
         device.description = fmt::format("GPU {} ({})", gpu, cuda::device_name(gpu));
     });
     return device;

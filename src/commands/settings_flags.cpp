@@ -29,6 +29,11 @@ void add_model_flags(CLI::App& command, train::Settings& settings) {
                     "exact: same bits on any number of ranks; fast: GPUs only")
         ->type_name("exact|fast")
         ->capture_default_str();
+    command
+        .add_option("--precision", settings.precision,
+                    "What convolutions multiply: fp32, tf32 or bf16 (GPUs only)")
+        ->type_name("fp32|tf32|bf16")
+        ->capture_default_str();
 }
 
 }  // namespace holdfast::commands

@@ -2,8 +2,22 @@
 #include "train/device_training_step.hpp"
 
 #include <cassert>
+#include <vector>
+
+#include "model/channels_last.hpp"
 
 namespace holdfast::train {
+namespace {
+
+/// The tensors that have a place for every parameter.
+constexpr std::array per_parameter{&StateTensors::parameters, &StateTensors::momentum};
+
+void queue_copy(std::span<float> to, std::span<float const> from, cuda::Stream const& stream) {
+    assert(to.size() == from.size());
+    cuda::copy(to.data(), from.data(), from.size_bytes(), stream);
+}
+
+}  // namespace
 
 DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeDevice device,
                                        StateTensors const& on_device, StateTensors const& in_host,
@@ -11,6 +25,7 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
                                        int first_replica)
     : TrainingStep(layout, exchange, slots, first_replica),
       stream_(*device.stream),
+      layout_on_device_(device.layout),
       on_device_(on_device),
       in_host_(in_host),
       one_(1) {
@@ -19,9 +34,25 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     stream_.synchronize();
 }
 
-void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) {
-    for (auto const part : {&StateTensors::parameters, &StateTensors::momentum, &StateTensors::statistics})
-        cuda::copy((to.*part).data(), (from.*part).data(), (from.*part).size_bytes(), stream_);
+void DeviceTrainingStep::load_state() {
+    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
+    for (auto const part : per_parameter) {
+        if (layout_on_device_ == Layout::nhwc) model::to_channels_last(layout(), in_host_.*part, reordered);
+        queue_copy(on_device_.*part, reordered.empty() ? in_host_.*part : reordered, stream_);
+        stream_.synchronize();
+    }
+    queue_copy(on_device_.statistics, in_host_.statistics, stream_);
+    stream_.synchronize();
+}
+
+void DeviceTrainingStep::fetch_state() {
+    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
+    for (auto const part : per_parameter) {
+        queue_copy(reordered.empty() ? in_host_.*part : reordered, on_device_.*part, stream_);
+        stream_.synchronize();
+        if (layout_on_device_ == Layout::nhwc) model::from_channels_last(layout(), reordered, in_host_.*part);
+    }
+    queue_copy(in_host_.statistics, on_device_.statistics, stream_);
     stream_.synchronize();
 }
 

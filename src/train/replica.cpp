@@ -11,6 +11,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -27,10 +28,18 @@ at::Device torch_device(ComputeDevice device) {
                           : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device.gpu));
 }
 
+at::MemoryFormat memory_format(std::size_t num_axes, ComputeDevice device) {
+    bool const is_nhwc = device.has_device_memory() && device.layout == Layout::nhwc;
+    return is_nhwc && num_axes == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
 at::Tensor view(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t buffer_begin,
                 ComputeDevice device) {
-    return at::from_blob(buffer.data() + (tensor.offset - buffer_begin), tensor.shape,
-                         at::TensorOptions(at::kFloat).device(torch_device(device)));
+    float* const data = buffer.data() + (tensor.offset - buffer_begin);
+    at::TensorOptions const options = at::TensorOptions(at::kFloat).device(torch_device(device));
+    if (memory_format(tensor.shape.size(), device) == at::MemoryFormat::ChannelsLast)
+        return at::from_blob(data, tensor.shape, c10::get_channels_last_strides_2d(tensor.shape), options);
+    return at::from_blob(data, tensor.shape, options);
 }
 
 /// While it lives, LibTorch queues this thread's work on the GPU in our stream.
@@ -71,8 +80,13 @@ BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape,
     }
     return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
                           {size, shape.channels, shape.height, shape.width}, at::kFloat)
-                .to(there),
+                .to(there)
+                .contiguous(memory_format(4, device)),
             at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong).to(there)};
+}
+
+at::ScalarType multiplied_type(ComputeDevice device) {
+    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
 }
 
 /// Runs `action`; on a GPU whose memory does not suffice, says what to lower.
@@ -92,7 +106,7 @@ auto with_memory_advice(std::size_t batch_size, Action action) {
 
 struct Replica::State {
     State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device)
-        : network(the_network), device(the_device), leaf(the_device) {
+        : network(the_network), device(the_device), leaf(the_network.layout, the_device) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
         std::size_t const num_statistics = layout.num_statistics_floats();
@@ -128,7 +142,8 @@ struct Replica::State {
         accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
             [this, index](std::vector<at::Tensor> const& outputs, std::vector<at::Tensor> const&) {
                 at::Tensor& gradient = training.parameters[index].mutable_grad();
-                leaf.write(gradient.contiguous(), network.layout.parameters[index].offset);
+                model::FlatTensor const& place = network.layout.parameters[index];
+                leaf.write(gradient.contiguous(memory_format(place.shape.size(), device)), place.offset);
                 gradient.reset();
                 return outputs;
             }));
@@ -164,13 +179,14 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
         state.scratch.zero_();
         auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state.device);
-        at::Tensor const logits_NK = model::resnet_forward(state.network, state.training, images_NCHW,
-                                                           model::BatchNormMode::batch_statistics);
+        at::Tensor const logits_NK =
+            model::resnet_forward(state.network, state.training, images_NCHW,
+                                  model::BatchNormMode::batch_statistics, multiplied_type(state.device));
         at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
         loss.backward();
         state.leaf.write(state.scratch, state.network.layout.means_begin);
-        state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0),
-                              state.network.layout.tail_begin);
+        state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0));
+        state.leaf.end();
     });
 }
 
@@ -179,8 +195,9 @@ EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageSha
     StreamScope const scope(state_->device);
     return with_memory_advice(batch.samples.size(), [&] {
         auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state_->device);
-        at::Tensor const logits_NK = model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
-                                                           model::BatchNormMode::running_statistics);
+        at::Tensor const logits_NK =
+            model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
+                                  model::BatchNormMode::running_statistics, multiplied_type(state_->device));
         at::Tensor const losses_N =
             at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::None).to(at::kCPU);
         EvaluationSums sums;

@@ -24,6 +24,8 @@ int replica_slots(parallel::LaunchTable const& table, int threads_per_replica);
 model::ResNetConfig network_config(Settings const& settings, data::ImageDataset const& dataset);
 
 data::Tail tail_of(Settings const& settings);
+parallel::Reduction reduction_of(Settings const& settings);
+Precision precision_of(Settings const& settings);
 
 /// What the loader of a rank with these replicas reads for the global steps [first_step, end_step).
 data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange replicas,

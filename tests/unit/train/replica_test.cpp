@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/channels_last.hpp"
 #include "support/random_floats.hpp"
 #include "support/small_training.hpp"
 #include "train/compute_thread.hpp"
@@ -18,8 +19,13 @@ using test::equal_bytes;
 using test::image_shape;
 using test::random_batch;
 
-/// Both ways of writing: that of CPUs, and that of GPUs on the host implementation of the device runtime.
-class ReplicaTest : public testing::TestWithParam<bool> {
+enum class Path {
+    host,
+    device,       ///< that of GPUs, on the host implementation of the device runtime
+    device_nhwc,  ///< with channels last
+};
+
+class ReplicaTest : public testing::TestWithParam<Path> {
   protected:
     ReplicaTest() { prepare_compute_thread(1); }
 
@@ -32,7 +38,10 @@ class ReplicaTest : public testing::TestWithParam<bool> {
         return buffer;
     }
 
-    ComputeDevice device() const { return {.stream = GetParam() ? &stream_ : nullptr}; }
+    ComputeDevice device() const {
+        return {.stream = GetParam() == Path::host ? nullptr : &stream_,
+                .layout = GetParam() == Path::device_nhwc ? Layout::nhwc : Layout::nchw};
+    }
     model::FlatLayout const& layout() const { return small_.network.layout; }
     float tail(std::vector<float> const& buffer, Tail index) const {
         return buffer[layout().tail_begin + index];
@@ -42,8 +51,77 @@ class ReplicaTest : public testing::TestWithParam<bool> {
     test::SmallNetwork small_;
     cuda::Stream stream_;
 };
-INSTANTIATE_TEST_SUITE_P(InMemoryOf, ReplicaTest, testing::Values(false, true),
-                         [](auto const& test) { return test.param ? "Device" : "Host"; });
+std::string name_of_path(testing::TestParamInfo<Path> const& test) {
+    switch (test.param) {
+        case Path::host:
+            return "Host";
+        case Path::device:
+            return "Device";
+        case Path::device_nhwc:
+            return "DeviceNhwc";
+    }
+    return "";
+}
+INSTANTIATE_TEST_SUITE_P(On, ReplicaTest, testing::Values(Path::host, Path::device, Path::device_nhwc),
+                         name_of_path);
+
+/// The largest difference, as a share of the largest value.
+float difference(std::span<float const> a, std::span<float const> b) {
+    float largest = 0;
+    float most_apart = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        largest = std::max(largest, std::abs(b[i]));
+        most_apart = std::max(most_apart, std::abs(a[i] - b[i]));
+    }
+    return most_apart / largest;
+}
+
+/// What a device with channels last has in its gradient buffer is the same gradient, in its order.
+TEST(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    model::FlatLayout const& layout = small.network.layout;
+    cuda::Stream const stream;
+    ReplicaBatch const batch = random_batch(8, 1);
+    std::vector<float> expected(layout.num_floats);
+    Replica(small.network, small.tensors, {.stream = &stream})
+        .train(batch, image_shape, 1.0f, expected, GradientWrite::overwrite);
+
+    std::vector<float> memory = small.memory;
+    StateTensors const tensors = StateTensors::in(memory, layout);
+    model::to_channels_last(layout, small.tensors.parameters, tensors.parameters);
+    std::vector<float> gradient(layout.num_floats);
+    Replica replica(small.network, tensors, {.stream = &stream, .layout = Layout::nhwc});
+    replica.train(batch, image_shape, 1.0f, gradient, GradientWrite::overwrite);
+    std::vector<float> reordered = gradient;
+    model::from_channels_last(layout, std::span(gradient).first(layout.num_parameter_floats()),
+                              std::span(reordered).first(layout.num_parameter_floats()));
+    EXPECT_LT(difference(reordered, expected), 1e-5f);
+    EXPECT_GT(difference(gradient, expected), 1e-2f) << "the order does not matter to this test";
+    EXPECT_NEAR(replica.evaluate(batch, image_shape).loss,
+                Replica(small.network, small.tensors).evaluate(batch, image_shape).loss, 1e-4);
+}
+
+TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    model::FlatLayout const& layout = small.network.layout;
+    cuda::Stream const stream;
+    ReplicaBatch const batch = random_batch(8, 1);
+    std::vector<float> fp32(layout.num_floats);
+    std::vector<float> bf16(layout.num_floats);
+    for (Layout const order : {Layout::nchw, Layout::nhwc}) {
+        Replica(small.network, small.tensors, {.stream = &stream, .layout = order})
+            .train(batch, image_shape, 1.0f, fp32, GradientWrite::overwrite);
+        Replica(small.network, small.tensors,
+                {.stream = &stream, .precision = Precision::bf16, .layout = order})
+            .train(batch, image_shape, 1.0f, bf16, GradientWrite::overwrite);
+        EXPECT_EQ(bf16[layout.tail_begin + tail_not_finite], 0.0f);
+        EXPECT_NEAR(bf16[layout.tail_begin + tail_loss], fp32[layout.tail_begin + tail_loss], 2e-2);
+        EXPECT_LT(difference(bf16, fp32), 0.1f);
+        EXPECT_GT(difference(bf16, fp32), 1e-4f);
+    }
+}
 
 TEST_P(ReplicaTest, FillsEveryPartOfTheBuffer) {
     std::vector<float> const buffer = trained(random_batch(4, 1), 1.0f);
