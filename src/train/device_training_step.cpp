@@ -9,9 +9,6 @@
 namespace holdfast::train {
 namespace {
 
-/// The tensors that have a place for every parameter.
-constexpr std::array per_parameter{&StateTensors::parameters, &StateTensors::momentum};
-
 void queue_copy(std::span<float> to, std::span<float const> from, cuda::Stream const& stream) {
     assert(to.size() == from.size());
     cuda::copy(to.data(), from.data(), from.size_bytes(), stream);

@@ -60,6 +60,16 @@ at::Tensor count_correct(at::Tensor const& logits_NK, at::Tensor const& labels_N
     return logits_NK.argmax(1).eq(labels_N).sum();
 }
 
+at::ScalarType multiplied_type(ComputeDevice device) {
+    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+/// What `multiplied_type` and `memory_format` are for images.
+cuda::ImageFormat image_format(ComputeDevice device) {
+    return {device.layout == Layout::nhwc ? cuda::ImageOrder::nhwc : cuda::ImageOrder::nchw,
+            device.precision == Precision::bf16 ? cuda::ImageType::bfloat16 : cuda::ImageType::float32};
+}
+
 struct BatchTensors {
     at::Tensor images_NCHW;
     at::Tensor labels_N;
@@ -71,10 +81,11 @@ BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape,
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
     at::Device const there = torch_device(device);
     if (batch.on_device) {
-        BatchTensors const tensors{at::empty({size, shape.channels, shape.height, shape.width},
-                                             at::TensorOptions(at::kFloat).device(there)),
-                                   at::empty({size}, at::TensorOptions(at::kLong).device(there))};
-        batch.on_device.write({}, tensors.images_NCHW.mutable_data_ptr(),
+        BatchTensors const tensors{
+            at::empty({size, shape.channels, shape.height, shape.width},
+                      at::TensorOptions(multiplied_type(device)).device(there), memory_format(4, device)),
+            at::empty({size}, at::TensorOptions(at::kLong).device(there))};
+        batch.on_device.write(image_format(device), tensors.images_NCHW.mutable_data_ptr(),
                               tensors.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
         return tensors;
     }
@@ -83,10 +94,6 @@ BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape,
                 .to(there)
                 .contiguous(memory_format(4, device)),
             at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong).to(there)};
-}
-
-at::ScalarType multiplied_type(ComputeDevice device) {
-    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
 }
 
 /// Runs `action`; on a GPU whose memory does not suffice, says what to lower.
