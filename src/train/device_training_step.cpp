@@ -53,6 +53,15 @@ void DeviceTrainingStep::fetch_state() {
     stream_.synchronize();
 }
 
+StateTensors DeviceTrainingStep::own_state(std::vector<float>& memory) {
+    memory.resize(StateTensors::num_floats(layout()));
+    StateTensors const own = StateTensors::in(memory, layout());
+    for (auto const part : per_parameter) queue_copy(own.*part, on_device_.*part, stream_);
+    queue_copy(own.statistics, on_device_.statistics, stream_);
+    stream_.synchronize();
+    return own;
+}
+
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {
     cuda::sum_in_order(target.data(), {target.data(), source.data()}, {{0, 1, -1}}, target.size(), stream_);
 }
