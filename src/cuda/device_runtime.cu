@@ -87,9 +87,9 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
     }
 }
 
-/// A block for each image.
-__global__ void batch_kernel(BatchSource const source, ImageFormat const format, void* images,
-                             std::int64_t* labels_N) {
+/// A block for each image. __grid_constant__: indexed where it lies, not copied to a stack first.
+__global__ void batch_kernel(__grid_constant__ BatchSource const source, ImageFormat const format,
+                             void* images, std::int64_t* labels_N) {
     std::int64_t const n = blockIdx.x;
     write_image(source, format, images, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
     if (threadIdx.x == 0) labels_N[n] = source.labels_N[n];
