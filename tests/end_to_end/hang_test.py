@@ -347,7 +347,9 @@ class FalseAlarmTest(HangTest):
         for pid in everybody:
             os.kill(pid, signal.SIGSTOP)
         step = last_step(self.run_dir)
-        time.sleep(6)
+        rows = map(json.loads, (self.run_dir / "metrics.jsonl").read_text().splitlines())
+        longest_step_s = max(row["step_s"] for row in rows if "step_s" in row)
+        time.sleep(3 + 20 * longest_step_s)
         self.assertEqual(last_step(self.run_dir), step, "it was not suspended")
         for pid in everybody:
             os.kill(pid, signal.SIGCONT)
