@@ -2,13 +2,16 @@
 #include "train/replica.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/StreamGuard.h>
@@ -18,6 +21,7 @@
 
 #include "core/error.hpp"
 #include "model/resnet_forward.hpp"
+#include "train/captured_work.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -64,15 +68,19 @@ struct BatchTensors {
     at::Tensor labels_N;
 };
 
-/// On a GPU copies, otherwise views of the batch's memory; torch never writes into inputs that need no gradient.
-BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+/// Of the batch's memory, in the host. torch never writes into inputs that need no gradient.
+BatchTensors views_of(data::ReplicaBatch const& batch, data::ImageShape shape) {
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
-    at::Device const there = torch_device(device);
     return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
-                          {size, shape.channels, shape.height, shape.width}, at::kFloat)
-                .to(there)
-                .contiguous(memory_format(4, device)),
-            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong).to(there)};
+                          {size, shape.channels, shape.height, shape.width}, at::kFloat),
+            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong)};
+}
+
+BatchTensors empty_batch(std::int64_t size, data::ImageShape shape, ComputeDevice device) {
+    at::TensorOptions const there(torch_device(device));
+    return {at::empty({size, shape.channels, shape.height, shape.width},
+                      there.dtype(at::kFloat).memory_format(memory_format(4, device))),
+            at::empty({size}, there.dtype(at::kLong))};
 }
 
 at::ScalarType multiplied_type(ComputeDevice device) {
@@ -140,6 +148,32 @@ struct Replica::State {
         accumulators.push_back(std::move(accumulator));
     }
 
+    void forward_and_backward(BatchTensors const& batch) {
+        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
+        scratch.zero_();
+        at::Tensor const logits_NK =
+            model::resnet_forward(network, training, batch.images_NCHW,
+                                  model::BatchNormMode::batch_statistics, multiplied_type(device));
+        at::Tensor const loss = at::cross_entropy_loss(logits_NK, batch.labels_N);
+        loss.backward();
+        leaf.write(scratch, network.layout.means_begin);
+        leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), batch.labels_N),
+                        batch.labels_N.size(0));
+    }
+
+    /// On a device: forward and backward of batches of one size, from and to fixed places. There are few sizes: the full one
+    /// and, at the end of an epoch, one or two others.
+    struct Pass {
+        BatchTensors batch;
+        CapturedWork work;
+    };
+    Pass& pass_of(std::int64_t size, data::ImageShape shape) {
+        if (auto const found = passes.find(size); found != passes.end()) return found->second;
+        BatchTensors const batch = empty_batch(size, shape, device);
+        CapturedWork work(device, [this, batch] { forward_and_backward(batch); });
+        return passes.emplace(size, Pass{batch, std::move(work)}).first->second;
+    }
+
     model::ResNet const& network;
     ComputeDevice device;
     GradientLeaf leaf;  ///< of the batch being trained
@@ -149,7 +183,8 @@ struct Replica::State {
     model::ResNetTensors training;
     model::ResNetTensors evaluation;
     std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))>
-        accumulators;  ///< kept alive for their hooks
+        accumulators;                     ///< kept alive for their hooks
+    std::map<std::int64_t, Pass> passes;  ///< by batch size; last, because they use all of the above
 };
 
 Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device)
@@ -166,16 +201,15 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         return;
     }
     with_memory_advice(batch.samples.size(), [&] {
-        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
-        state.scratch.zero_();
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state.device);
-        at::Tensor const logits_NK =
-            model::resnet_forward(state.network, state.training, images_NCHW,
-                                  model::BatchNormMode::batch_statistics, multiplied_type(state.device));
-        at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
-        loss.backward();
-        state.leaf.write(state.scratch, state.network.layout.means_begin);
-        state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0));
+        BatchTensors const given = views_of(batch, shape);
+        if (state.device.has_device_memory()) {
+            State::Pass& pass = state.pass_of(given.labels_N.size(0), shape);
+            pass.batch.images_NCHW.copy_(given.images_NCHW);
+            pass.batch.labels_N.copy_(given.labels_N);
+            pass.work.run();
+        } else {
+            state.forward_and_backward(given);
+        }
         state.leaf.end();
     });
 }
@@ -184,7 +218,11 @@ EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageSha
     at::NoGradGuard const no_gradients;
     StreamScope const scope(state_->device);
     return with_memory_advice(batch.samples.size(), [&] {
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state_->device);
+        BatchTensors const given = views_of(batch, shape);
+        at::Device const there = torch_device(state_->device);
+        at::Tensor const images_NCHW =
+            given.images_NCHW.to(there).contiguous(memory_format(4, state_->device));
+        at::Tensor const labels_N = given.labels_N.to(there);
         at::Tensor const logits_NK =
             model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
                                   model::BatchNormMode::running_statistics, multiplied_type(state_->device));
