@@ -92,8 +92,10 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table,
                                  device.compute);
     engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
-    data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
-                             train::loader_plan(settings, engine.replicas(), 0, steps));
+    data::LoaderPlan const plan = train::loader_plan(settings, engine.replicas(), 0, steps);
+    std::unique_ptr<data::DeviceImages> images;
+    world.agree([&] { images = engine.make_device_images(*sets.train, plan.device_plan()); });
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan, images.get());
 
     std::vector<double> step_ms, compute_ms, exchange_ms, wait_ms;
     double start_to_first_step_s = 0;

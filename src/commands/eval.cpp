@@ -66,9 +66,12 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     });
     world.barrier();
     engine.training_step().load_state();
-    auto const evaluated =
-        train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(),
-                                   settings.eval_batch_size, [] { return stop_signal() != 0; });
+    std::unique_ptr<data::DeviceImages> images;
+    world.agree(
+        [&] { images = engine.make_device_images(*sets.test, {.max_samples = settings.eval_batch_size}); });
+    auto const evaluated = train::collective_evaluate(
+        world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size,
+        [] { return stop_signal() != 0; }, images.get());
     if (!evaluated) {
         log::info("Asked to stop; nothing was evaluated.");
         world.barrier();

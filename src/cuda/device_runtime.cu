@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with -fmad=false: fused only where written.
 #include <algorithm>
+#include <cstring>
 #include <cuda_runtime.h>
 #include <exception>
 #include <utility>
@@ -86,6 +87,14 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
     }
 }
 
+/// A block for each image. __grid_constant__: indexed where it lies, not copied to a stack first.
+__global__ void batch_kernel(__grid_constant__ BatchSource const source, ImageFormat const format,
+                             void* images, std::int64_t* labels_N) {
+    std::int64_t const n = blockIdx.x;
+    write_image(source, format, images, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+    if (threadIdx.x == 0) labels_N[n] = source.labels_N[n];
+}
+
 }  // namespace
 
 bool supports_gpus() { return true; }
@@ -149,6 +158,10 @@ void Event::make_wait(Stream const& stream) const {
                "cudaStreamWaitEvent");
 }
 
+void Event::synchronize() const {
+    cuda_check(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)), "cudaEventSynchronize");
+}
+
 bool Event::is_reached() const {
     cudaError_t const status = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
     if (status == cudaErrorNotReady) return false;
@@ -186,29 +199,46 @@ void Graph::launch(Stream const& stream) const {
     cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), native(stream)), "cudaGraphLaunch");
 }
 
-DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
-    if (count == 0) return;  // one rank receives nothing
+void* allocate(MemoryKind kind, std::size_t size_bytes) {
     void* memory = nullptr;
-    cudaError_t const status = cudaMalloc(&memory, count * sizeof(float));
+    if (kind == MemoryKind::pinned) {
+        cudaError_t const status = cudaHostAlloc(&memory, size_bytes, cudaHostAllocDefault);
+        require(
+            status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
+            "the host has no {} MB left that can be locked (copies from and to the GPU need them); give the "
+            "job more memory",
+            size_bytes >> 20);
+        cuda_check(status, "cudaHostAlloc");
+        std::memset(memory, 0, size_bytes);
+        return memory;
+    }
+    cudaError_t const status = cudaMalloc(&memory, size_bytes);
     require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
             "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
             "a smaller "
             "--batch-size",
-            count * sizeof(float) >> 20);
+            size_bytes >> 20);
     cuda_check(status, "cudaMalloc");
-    data_ = static_cast<float*>(memory);
-    cuda_check(cudaMemset(data_, 0, count * sizeof(float)), "cudaMemset");
+    // cudaMemset does not wait, and no stream of ours waits for the one it is queued in.
+    cuda_check(cudaMemset(memory, 0, size_bytes), "cudaMemset");
+    cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    return memory;
 }
 
-DeviceFloats::~DeviceFloats() {
-    // cudaFree waits for the GPU, which may itself wait for a lost peer: while unwinding it is left to the process's end.
-    if (std::uncaught_exceptions() == 0) cudaFree(data_);
+void release(MemoryKind kind, void* memory) {
+    // Freeing waits for the GPU, which may itself wait for a lost peer: while unwinding it is left to the process's end.
+    if (memory == nullptr || std::uncaught_exceptions() > 0) return;
+    if (kind == MemoryKind::pinned)
+        cudaFreeHost(memory);
+    else
+        cudaFree(memory);
 }
 
-DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
+std::size_t free_device_memory() {
+    std::size_t free_bytes = 0;
+    std::size_t all_bytes = 0;
+    cuda_check(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    return free_bytes;
 }
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
@@ -248,6 +278,14 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
     sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
                                                                             count, mu, lr);
     cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (source.count == 0) return;
+    batch_kernel<<<static_cast<unsigned>(source.count), threads_per_block, 0, native(stream)>>>(
+        source, format, images, labels_N);
+    cuda_check(cudaGetLastError(), "batch_kernel");
 }
 
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {

@@ -9,7 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "cuda/batch_images.hpp"
 
 namespace holdfast::cuda {
 
@@ -46,6 +49,7 @@ class Event {
     Event& operator=(Event const&) = delete;
     void record(Stream const& stream);
     void make_wait(Stream const& stream) const;  ///< what comes later in `stream` waits for the point
+    void synchronize() const;                    ///< the host waits; at once if nothing was recorded
     bool is_reached() const;
 
   private:
@@ -69,23 +73,43 @@ class Graph {
     std::function<void()> work_;  ///< on the host, where a launch does it again
 };
 
-/// Zero-filled floats in device memory, 256-byte aligned.
-class DeviceFloats {
+enum class MemoryKind {
+    device,
+    pinned,  ///< of the host, locked, so that copies from and to it run beside both sides
+};
+/// Throws Error(do_not_requeue) if there is not enough of it.
+void* allocate(MemoryKind kind, std::size_t size_bytes);
+void release(MemoryKind kind, void* memory);
+
+/// Zero-filled, 256-byte aligned.
+template <typename T, MemoryKind kind>
+class Memory {
   public:
-    DeviceFloats() = default;
-    explicit DeviceFloats(std::size_t count);
-    ~DeviceFloats();
-    DeviceFloats(DeviceFloats&& other) noexcept : data_(other.data_), count_(other.count_) {
-        other.data_ = nullptr;
+    Memory() = default;
+    explicit Memory(std::size_t count)
+        : data_(count == 0 ? nullptr : static_cast<T*>(allocate(kind, count * sizeof(T)))), count_(count) {}
+    ~Memory() { release(kind, data_); }
+    Memory(Memory&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+    Memory& operator=(Memory&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+        return *this;
     }
-    DeviceFloats& operator=(DeviceFloats&& other) noexcept;
-    float* data() const { return data_; }
+    T* data() const { return data_; }
     std::size_t size() const { return count_; }
 
   private:
-    float* data_ = nullptr;
+    T* data_ = nullptr;
     std::size_t count_ = 0;
 };
+using DeviceFloats = Memory<float, MemoryKind::device>;
+using DeviceBytes = Memory<std::uint8_t, MemoryKind::device>;
+using PinnedFloats = Memory<float, MemoryKind::pinned>;
+using PinnedBytes = Memory<std::uint8_t, MemoryKind::pinned>;
+
+/// Bytes of the device in use that nobody has taken; without limit on the host.
+std::size_t free_device_memory();
 
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
@@ -115,6 +139,10 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
 /// optim::sgd_step.
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const& stream);
+
+/// write_image and the label for each sample of the batch; all in device memory.
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream);
 
 /// The bits of optim::update_running_mean and update_running_variance.
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream);

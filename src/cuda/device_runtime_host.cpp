@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 
 #include "core/error.hpp"
+#include "cuda/deferred_host_streams.hpp"
 #include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
 
@@ -13,6 +20,67 @@ namespace holdfast::cuda {
 namespace {
 
 constexpr std::align_val_t alignment{256};
+
+// Everything is done when it is asked for, so streams and events have nothing to wait for; but for the streams made within
+// DeferredHostStreams. One lock for all of these, since work in one may wait for another.
+using Lock = std::lock_guard<std::recursive_mutex>;
+std::recursive_mutex g_mutex;
+std::atomic<bool> g_defer{false};
+Stream const g_at_once;
+
+/// What a stream has been asked for and has not done yet.
+class Queue {
+  public:
+    std::uint64_t num_queued() const { return num_done_ + waiting_.size(); }
+    std::uint64_t num_done() const { return num_done_; }
+    void add(std::function<void()> work) { waiting_.push_back(std::move(work)); }
+    void run_one() {
+        std::function<void()> const work = std::move(waiting_.front());
+        waiting_.pop_front();
+        work();
+        ++num_done_;
+    }
+    void run_until(std::uint64_t num) {
+        while (num_done_ < num) run_one();
+    }
+    void run_all() {
+        Lock const lock(g_mutex);
+        run_until(num_queued());
+    }
+
+  private:
+    std::deque<std::function<void()>> waiting_;
+    std::uint64_t num_done_ = 0;
+};
+
+using SharedQueue = std::shared_ptr<Queue>;
+SharedQueue* queue_of(Stream const& stream) { return static_cast<SharedQueue*>(stream.get()); }
+
+/// What an event has recorded: `queue` has done so much. No queue: reached.
+struct Point {
+    SharedQueue queue;
+    std::uint64_t num_done = 0;
+
+    void reach() const {
+        if (queue) queue->run_until(num_done);
+    }
+    /// Asking takes time, in which the stream gets on.
+    bool is_reached_or_nearer() const {
+        if (!queue || queue->num_done() >= num_done) return true;
+        queue->run_one();
+        return false;
+    }
+};
+
+/// Whether `work(a stream that does not defer)` was put off until somebody waits for it.
+template <typename Work>
+bool deferred(Stream const& stream, Work work) {
+    Lock const lock(g_mutex);
+    SharedQueue const* const queue = queue_of(stream);
+    if (queue == nullptr) return false;
+    (*queue)->add([work = std::move(work)] { work(g_at_once); });
+    return true;
+}
 
 }  // namespace
 
@@ -22,41 +90,71 @@ std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }
 void use_device(int) {}
 
-// Everything is done when it is asked for, so streams and events have nothing to wait for.
-Stream::Stream() = default;
-Stream::~Stream() = default;
-void Stream::synchronize() const {}
-Event::Event() = default;
-Event::~Event() = default;
-void Event::record(Stream const&) {}
-void Event::make_wait(Stream const&) const {}
-bool Event::is_reached() const { return true; }
+Stream::Stream() : handle_(g_defer ? new SharedQueue(std::make_shared<Queue>()) : nullptr) {}
+
+Stream::~Stream() {
+    synchronize();
+    delete queue_of(*this);
+}
+
+void Stream::synchronize() const {
+    if (SharedQueue const* const queue = queue_of(*this)) (*queue)->run_all();
+}
+
+Event::Event() : handle_(new Point) {}
+Event::~Event() { delete static_cast<Point*>(handle_); }
+
+void Event::record(Stream const& stream) {
+    Lock const lock(g_mutex);
+    SharedQueue const* const queue = queue_of(stream);
+    *static_cast<Point*>(handle_) = queue != nullptr ? Point{*queue, (*queue)->num_queued()} : Point{};
+}
+
+void Event::make_wait(Stream const& stream) const {
+    Lock const lock(g_mutex);
+    Point const point = *static_cast<Point*>(handle_);
+    if (deferred(stream, [point](Stream const&) { point.reach(); })) return;
+    point.reach();
+}
+
+void Event::synchronize() const {
+    Lock const lock(g_mutex);
+    static_cast<Point*>(handle_)->reach();
+}
+
+bool Event::is_reached() const {
+    Lock const lock(g_mutex);
+    return static_cast<Point*>(handle_)->is_reached_or_nearer();
+}
 
 Graph::Graph(Stream const&, std::function<void()> work) : work_(std::move(work)) {}
 Graph::~Graph() = default;
 void Graph::launch(Stream const&) const { work_(); }
 
-DeviceFloats::DeviceFloats(std::size_t count)
-    : data_(static_cast<float*>(::operator new(count * sizeof(float), alignment))), count_(count) {
-    std::fill_n(data_, count, 0.0f);
+DeferredHostStreams::DeferredHostStreams() { g_defer = true; }
+DeferredHostStreams::~DeferredHostStreams() { g_defer = false; }
+
+void* allocate(MemoryKind, std::size_t size_bytes) {
+    return std::memset(::operator new(size_bytes, alignment), 0, size_bytes);
 }
 
-DeviceFloats::~DeviceFloats() { ::operator delete(data_, alignment); }
+void release(MemoryKind, void* memory) { ::operator delete(memory, alignment); }
 
-DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
-}
+std::size_t free_device_memory() { return std::numeric_limits<std::size_t>::max(); }
 
-void copy(void* to, void const* from, std::size_t size_bytes, Stream const&) {
+void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { copy(to, from, size_bytes, now); })) return;
     std::memmove(to, from, size_bytes);
 }
 
-void fill_with_zero(float* data, std::size_t count, Stream const&) { std::fill_n(data, count, 0.0f); }
+void fill_with_zero(float* data, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { fill_with_zero(data, count, now); })) return;
+    std::fill_n(data, count, 0.0f);
+}
 
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
-                  std::size_t count, Stream const&) {
+                  std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { sum_in_order(out, sources, order, count, now); })) return;
     require_valid_order(sources, order);
     for (std::size_t i = 0; i < count; ++i) {
         float waiting[SumOrder::max_depth];
@@ -74,7 +172,10 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
 }
 
 void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
-                float* not_finite, Stream const&) {
+                float* not_finite, Stream const& stream) {
+    if (deferred(stream,
+                 [=](Stream const& now) { write_leaf(leaf, source, count, scale, write, not_finite, now); }))
+        return;
     bool all_finite = true;
     for (std::size_t i = 0; i < count; ++i) {
         float const value = source != nullptr ? source[i] : 0.0f;
@@ -86,7 +187,10 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
 }
 
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const&) {
+              float lr, Stream const& stream) {
+    if (deferred(stream,
+                 [=](Stream const& now) { sgd_step(parameters, momentum, gradient, count, mu, lr, now); }))
+        return;
     for (std::size_t i = 0; i < count; ++i) {
         float const velocity = mu * momentum[i] + gradient[i];
         momentum[i] = velocity;
@@ -94,11 +198,24 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
     }
 }
 
-void update_running_mean(float* running, float const* batch, std::size_t count, Stream const&) {
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { write_batch(source, format, images, labels_N, now); }))
+        return;
+    for (std::int64_t n = 0; n < source.count; ++n) {
+        write_image(source, format, images, n, 0, 1);
+        labels_N[n] = source.labels_N[n];
+    }
+}
+
+void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { update_running_mean(running, batch, count, now); })) return;
     for (std::size_t i = 0; i < count; ++i) running[i] = 0.1f * batch[i] + 0.9f * running[i];
 }
 
-void update_running_variance(float* running, float const* batch, std::size_t count, Stream const&) {
+void update_running_variance(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { update_running_variance(running, batch, count, now); }))
+        return;
     for (std::size_t i = 0; i < count; ++i) running[i] = std::fma(0.1f, batch[i], 0.9f * running[i]);
 }
 

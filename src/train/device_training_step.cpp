@@ -9,9 +9,6 @@
 namespace holdfast::train {
 namespace {
 
-/// The tensors that have a place for every parameter.
-constexpr std::array per_parameter{&StateTensors::parameters, &StateTensors::momentum};
-
 void queue_copy(std::span<float> to, std::span<float const> from, cuda::Stream const& stream) {
     assert(to.size() == from.size());
     cuda::copy(to.data(), from.data(), from.size_bytes(), stream);
@@ -54,6 +51,15 @@ void DeviceTrainingStep::fetch_state() {
     }
     queue_copy(in_host_.statistics, on_device_.statistics, stream_);
     stream_.synchronize();
+}
+
+StateTensors DeviceTrainingStep::own_state(std::vector<float>& memory) {
+    memory.resize(StateTensors::num_floats(layout()));
+    StateTensors const own = StateTensors::in(memory, layout());
+    for (auto const part : per_parameter) queue_copy(own.*part, on_device_.*part, stream_);
+    queue_copy(own.statistics, on_device_.statistics, stream_);
+    stream_.synchronize();
+    return own;
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {

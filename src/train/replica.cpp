@@ -63,6 +63,16 @@ at::Tensor count_correct(at::Tensor const& logits_NK, at::Tensor const& labels_N
     return logits_NK.argmax(1).eq(labels_N).sum();
 }
 
+at::ScalarType multiplied_type(ComputeDevice device) {
+    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+/// What `multiplied_type` and `memory_format` are for images.
+cuda::ImageFormat image_format(ComputeDevice device) {
+    return {device.layout == Layout::nhwc ? cuda::ImageOrder::nhwc : cuda::ImageOrder::nchw,
+            device.precision == Precision::bf16 ? cuda::ImageType::bfloat16 : cuda::ImageType::float32};
+}
+
 struct BatchTensors {
     at::Tensor images_NCHW;
     at::Tensor labels_N;
@@ -76,15 +86,30 @@ BatchTensors views_of(data::ReplicaBatch const& batch, data::ImageShape shape) {
             at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong)};
 }
 
+/// Memory of the device for a batch, in its order and type.
 BatchTensors empty_batch(std::int64_t size, data::ImageShape shape, ComputeDevice device) {
     at::TensorOptions const there(torch_device(device));
-    return {at::empty({size, shape.channels, shape.height, shape.width},
-                      there.dtype(at::kFloat).memory_format(memory_format(4, device))),
+    return {at::empty({size, shape.channels, shape.height, shape.width}, there.dtype(multiplied_type(device)),
+                      memory_format(4, device)),
             at::empty({size}, there.dtype(at::kLong))};
 }
 
-at::ScalarType multiplied_type(ComputeDevice device) {
-    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
+void fill(BatchTensors const& there, data::ReplicaBatch const& batch, data::ImageShape shape,
+          ComputeDevice device) {
+    if (batch.on_device) {
+        batch.on_device.write(image_format(device), there.images_NCHW.mutable_data_ptr(),
+                              there.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
+        return;
+    }
+    BatchTensors const here = views_of(batch, shape);
+    there.images_NCHW.copy_(here.images_NCHW);
+    there.labels_N.copy_(here.labels_N);
+}
+
+BatchTensors on_device(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+    BatchTensors const there = empty_batch(static_cast<std::int64_t>(batch.samples.size()), shape, device);
+    fill(there, batch, shape, device);
+    return there;
 }
 
 /// Runs `action`; on a GPU whose memory does not suffice, says what to lower.
@@ -201,14 +226,12 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         return;
     }
     with_memory_advice(batch.samples.size(), [&] {
-        BatchTensors const given = views_of(batch, shape);
         if (state.device.has_device_memory()) {
-            State::Pass& pass = state.pass_of(given.labels_N.size(0), shape);
-            pass.batch.images_NCHW.copy_(given.images_NCHW);
-            pass.batch.labels_N.copy_(given.labels_N);
+            State::Pass& pass = state.pass_of(static_cast<std::int64_t>(batch.samples.size()), shape);
+            fill(pass.batch, batch, shape, state.device);
             pass.work.run();
         } else {
-            state.forward_and_backward(given);
+            state.forward_and_backward(views_of(batch, shape));
         }
         state.leaf.end();
     });
@@ -218,14 +241,13 @@ EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageSha
     at::NoGradGuard const no_gradients;
     StreamScope const scope(state_->device);
     return with_memory_advice(batch.samples.size(), [&] {
-        BatchTensors const given = views_of(batch, shape);
-        at::Device const there = torch_device(state_->device);
-        at::Tensor const images_NCHW =
-            given.images_NCHW.to(there).contiguous(memory_format(4, state_->device));
-        at::Tensor const labels_N = given.labels_N.to(there);
+        ComputeDevice const device = state_->device;
+        BatchTensors const given =
+            device.has_device_memory() ? on_device(batch, shape, device) : views_of(batch, shape);
+        auto const& [images_NCHW, labels_N] = given;
         at::Tensor const logits_NK =
             model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
-                                  model::BatchNormMode::running_statistics, multiplied_type(state_->device));
+                                  model::BatchNormMode::running_statistics, multiplied_type(device));
         at::Tensor const losses_N =
             at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::None).to(at::kCPU);
         EvaluationSums sums;

@@ -75,7 +75,7 @@ Outcome Trainer::run() {
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
     data::BatchLoader loader(parts_.train_set, normalization_,
-                             loader_plan(state.settings, replicas_, state.step, end));
+                             loader_plan(state.settings, replicas_, state.step, end), parts_.train_images);
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     // The launch before this one may have been stopped while it evaluated.
@@ -239,8 +239,9 @@ report::ProgressState Trainer::progress() const {
 
 std::optional<EvaluationSums> Trainer::collective_evaluate_state() {
     parts_.phases.enter(Phase::evaluate, parts_.state.step);
-    return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
-                               parts_.state.settings.eval_batch_size, [this] { return wants_stop(); });
+    return collective_evaluate(
+        parts_.communicator, parts_.slots, parts_.test_set, normalization_,
+        parts_.state.settings.eval_batch_size, [this] { return wants_stop(); }, parts_.test_images);
 }
 
 void Trainer::save_if_due(bool may_start) {
@@ -270,7 +271,6 @@ void Trainer::save_if_due(bool may_start) {
     if (!is_due || !may_start) return;
     parts_.phases.enter(Phase::save, parts_.state.step);
     schedule_.save_started(now_s());
-    parts_.training_step.fetch_state();
     run->start_save(parts_.state);
 }
 
@@ -284,7 +284,10 @@ bool Trainer::collective_check_if_due() {
 void Trainer::collective_check() {
     if (options_.check_replicas_every == 0) return;
     parts_.phases.enter(Phase::check, parts_.state.step);
-    collective_check_replicas(parts_.communicator, parts_.state,
+    std::vector<float> memory;
+    RunState own = parts_.state;
+    own.tensors = parts_.training_step.own_state(memory);
+    collective_check_replicas(parts_.communicator, own,
                               parts_.run_directory ? parts_.run_directory->saved_step() : 0, parts_.train_set,
                               parts_.test_set);
 }
@@ -295,7 +298,6 @@ void Trainer::collective_save() {
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;
-        parts_.training_step.fetch_state();
         finish_older_save(*run);
         if (!run->holds(parts_.state)) run->save(parts_.state);
     });

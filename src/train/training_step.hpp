@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "data/batch_loader.hpp"
 #include "parallel/gradient_exchange.hpp"
@@ -39,6 +40,9 @@ class TrainingStep {
     virtual void load_state() = 0;
     /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
     virtual void fetch_state() = 0;
+    /// The state that this rank computes with, for comparing it with the others': where that is a device's, a copy in `memory`, in
+    /// the device's order.
+    virtual StateTensors own_state(std::vector<float>& memory) = 0;
     /// Tells `phases` from now on what this rank is at. It must outlive the step.
     void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
@@ -69,6 +73,7 @@ class HostTrainingStep : public TrainingStep {
 
     void load_state() override {}
     void fetch_state() override {}
+    StateTensors own_state(std::vector<float>&) override { return tensors_; }
 
   private:
     void add(std::span<float> target, std::span<float const> source) override;

@@ -26,7 +26,7 @@ class OnGpu : public testing::Test {
     void SetUp() override {
         if (cuda::visible_device_uuids().empty()) GTEST_SKIP() << "no GPU here";
         cuda::use_device(0);
-        start_torch_on_gpu(0, parallel::Reduction::exact);
+        start_torch_on_gpu(0, parallel::Reduction::exact, Precision::fp32);
         stream_ = std::make_unique<cuda::Stream>();
     }
 

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "data/synthetic_images.hpp"
 #include "model/channels_last.hpp"
 #include "support/random_floats.hpp"
 #include "support/small_training.hpp"
@@ -122,6 +123,33 @@ TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
         EXPECT_LT(difference(bf16, fp32), 0.1f);
         EXPECT_GT(difference(bf16, fp32), 1e-4f);
     }
+}
+
+/// In each order and type: what the device computes of the pixels is what it would be given of them.
+TEST(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    cuda::Stream const stream;
+    data::TrainAndTest const sets = data::synthetic_datasets(20);
+    data::LoaderPlan const plan{
+        .batch_size = 8, .end_step = 1, .augmentation = data::Augmentation::crop_flip};
+    data::DeviceImages images(*sets.train, data::cifar10_normalization(), plan.device_plan(), -1);
+    data::BatchLoader of_device(*sets.train, data::cifar10_normalization(), plan, &images);
+    data::BatchLoader of_host(*sets.train, data::cifar10_normalization(), plan);
+    ReplicaBatch const& pixels = of_device.next().replicas.front();
+    ReplicaBatch const& values = of_host.next().replicas.front();
+    for (Layout const layout : {Layout::nchw, Layout::nhwc})
+        for (Precision const precision : {Precision::fp32, Precision::bf16}) {
+            ComputeDevice const device{.stream = &stream, .precision = precision, .layout = layout};
+            std::vector<std::vector<float>> gradients;
+            for (ReplicaBatch const* const batch : {&pixels, &values}) {
+                gradients.emplace_back(small.network.layout.num_floats);
+                Replica replica(small.network, small.tensors, device);
+                replica.train(*batch, image_shape, 1.0f, gradients.back(), GradientWrite::overwrite);
+                EXPECT_EQ(replica.evaluate(*batch, image_shape).count, 8);
+            }
+            EXPECT_TRUE(equal_bytes(gradients[0], gradients[1]));
+        }
 }
 
 TEST_P(ReplicaTest, FillsEveryPartOfTheBuffer) {
