@@ -47,10 +47,15 @@ std::string collective_resolve_device(parallel::Communicator const& world, std::
     return use_gpus ? "cuda" : "cpu";
 }
 
-LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings) {
+LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings,
+                                     train::CudaGraphs graphs) {
     LaunchDevice device;
     if (settings.device == "cpu") {
-        world.agree([&] { train::require_possible_on_cpus(settings, ExitCode::do_not_requeue); });
+        world.agree([&] {
+            train::require_possible_on_cpus(settings, ExitCode::do_not_requeue);
+            require(graphs != train::CudaGraphs::on, ExitCode::do_not_requeue,
+                    "--cuda-graph on is for GPUs, and this run is on CPUs; leave it away");
+        });
         return device;
     }
     std::vector<RankView> const views = collective_gpu_views(world);
@@ -73,8 +78,11 @@ LaunchDevice collective_start_device(parallel::Communicator const& world, train:
         train::start_torch_on_gpu(gpu, train::reduction_of(settings), precision);
         parallel::require_nccl_as_built();
         device.stream = std::make_unique<cuda::Stream>();
-        device.compute = {
-            .stream = device.stream.get(), .gpu = gpu, .precision = precision, .layout = train::Layout::nhwc};
+        device.compute = {.stream = device.stream.get(),
+                          .gpu = gpu,
+                          .precision = precision,
+                          .layout = train::Layout::nhwc,
+                          .graphs = graphs};
         device.description = fmt::format("GPU {} ({})", gpu, cuda::device_name(gpu));
     });
     return device;

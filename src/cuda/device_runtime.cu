@@ -169,6 +169,36 @@ bool Event::is_reached() const {
     return true;
 }
 
+Graph::Graph(Stream const& stream, std::function<void()> work) {
+    // ThreadLocal: other threads may go on allocating and asking for events; they are not part of this.
+    cuda_check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCapture");
+    cudaGraph_t recorded = nullptr;
+    try {
+        work();
+    } catch (...) {
+        cudaStreamEndCapture(native(stream), &recorded);
+        if (recorded != nullptr) cudaGraphDestroy(recorded);
+        cudaGetLastError();  // what ended the recording is told by the exception
+        throw;
+    }
+    cuda_check(cudaStreamEndCapture(native(stream), &recorded), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    cudaError_t const status = cudaGraphInstantiateWithFlags(&executable, recorded, 0);
+    cudaGraphDestroy(recorded);
+    cuda_check(status, "cudaGraphInstantiateWithFlags");
+    handle_ = executable;
+}
+
+Graph::~Graph() {
+    // As DeviceFloats: it may be under way, and wait for a lost peer.
+    if (std::uncaught_exceptions() == 0) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_));
+}
+
+void Graph::launch(Stream const& stream) const {
+    cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), native(stream)), "cudaGraphLaunch");
+}
+
 void* allocate(MemoryKind kind, std::size_t size_bytes) {
     void* memory = nullptr;
     if (kind == MemoryKind::pinned) {

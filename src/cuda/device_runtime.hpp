@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,23 @@ class Event {
 
   private:
     void* handle_ = nullptr;
+};
+
+/// Work of one stream that is recorded once and then queued as a whole, at the cost of one launch.
+class Graph {
+  public:
+    /// Records what `work` queues in `stream`; nothing of it is done. It may be queued by other threads, too. `work` may not
+    /// wait for the device nor allocate, and memory, sizes and numbers that it uses are those of every launch. Throws what
+    /// `work` throws, and Error(retry) if something in it cannot be recorded; then the stream is as it was.
+    Graph(Stream const& stream, std::function<void()> work);
+    ~Graph();
+    Graph(Graph const&) = delete;
+    Graph& operator=(Graph const&) = delete;
+    void launch(Stream const& stream) const;
+
+  private:
+    void* handle_ = nullptr;      ///< a cudaGraphExec_t; null on the host
+    std::function<void()> work_;  ///< on the host, where a launch does it again
 };
 
 enum class MemoryKind {

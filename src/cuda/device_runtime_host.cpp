@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "core/error.hpp"
 #include "cuda/deferred_host_streams.hpp"
@@ -125,6 +126,10 @@ bool Event::is_reached() const {
     Lock const lock(g_mutex);
     return static_cast<Point*>(handle_)->is_reached_or_nearer();
 }
+
+Graph::Graph(Stream const&, std::function<void()> work) : work_(std::move(work)) {}
+Graph::~Graph() = default;
+void Graph::launch(Stream const&) const { work_(); }
 
 DeferredHostStreams::DeferredHostStreams() { g_defer = true; }
 DeferredHostStreams::~DeferredHostStreams() { g_defer = false; }

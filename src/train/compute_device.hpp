@@ -23,6 +23,14 @@ enum class Layout {
     nhwc,  ///< "channels last": what a GPU's matrix units read without reordering
 };
 
+/// Whether forward and backward are recorded as CUDA graphs and replayed. The bits are the same.
+enum class CudaGraphs {
+    off,
+    automatic,  ///< where that works
+    on,         ///< or not at all
+};
+inline constexpr std::array<std::string_view, 3> cuda_graphs_names{"off", "auto", "on"};
+
 /// By default the CPU, in memory that the ranks of a host share.
 struct ComputeDevice {
     /// Device memory and the order of the work on it; null: host memory. Must outlive what computes.
@@ -32,6 +40,7 @@ struct ComputeDevice {
     int gpu = -1;
     Precision precision = Precision::fp32;
     Layout layout = Layout::nchw;  ///< in device memory; host memory is always nchw
+    CudaGraphs graphs = CudaGraphs::off;
 
     bool has_device_memory() const { return stream != nullptr; }
 };

@@ -2,7 +2,9 @@
 #include "train/replica.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +21,7 @@
 
 #include "core/error.hpp"
 #include "model/resnet_forward.hpp"
+#include "train/captured_work.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -75,25 +78,38 @@ struct BatchTensors {
     at::Tensor labels_N;
 };
 
-/// Computed on the device, or else, on a GPU copies, otherwise views of the batch's memory; torch never writes into inputs that
-/// need no gradient.
-BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+/// Of the batch's memory, in the host. torch never writes into inputs that need no gradient.
+BatchTensors views_of(data::ReplicaBatch const& batch, data::ImageShape shape) {
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
-    at::Device const there = torch_device(device);
-    if (batch.on_device) {
-        BatchTensors const tensors{
-            at::empty({size, shape.channels, shape.height, shape.width},
-                      at::TensorOptions(multiplied_type(device)).device(there), memory_format(4, device)),
-            at::empty({size}, at::TensorOptions(at::kLong).device(there))};
-        batch.on_device.write(image_format(device), tensors.images_NCHW.mutable_data_ptr(),
-                              tensors.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
-        return tensors;
-    }
     return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
-                          {size, shape.channels, shape.height, shape.width}, at::kFloat)
-                .to(there)
-                .contiguous(memory_format(4, device)),
-            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong).to(there)};
+                          {size, shape.channels, shape.height, shape.width}, at::kFloat),
+            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong)};
+}
+
+/// Memory of the device for a batch, in its order and type.
+BatchTensors empty_batch(std::int64_t size, data::ImageShape shape, ComputeDevice device) {
+    at::TensorOptions const there(torch_device(device));
+    return {at::empty({size, shape.channels, shape.height, shape.width}, there.dtype(multiplied_type(device)),
+                      memory_format(4, device)),
+            at::empty({size}, there.dtype(at::kLong))};
+}
+
+void fill(BatchTensors const& there, data::ReplicaBatch const& batch, data::ImageShape shape,
+          ComputeDevice device) {
+    if (batch.on_device) {
+        batch.on_device.write(image_format(device), there.images_NCHW.mutable_data_ptr(),
+                              there.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
+        return;
+    }
+    BatchTensors const here = views_of(batch, shape);
+    there.images_NCHW.copy_(here.images_NCHW);
+    there.labels_N.copy_(here.labels_N);
+}
+
+BatchTensors on_device(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+    BatchTensors const there = empty_batch(static_cast<std::int64_t>(batch.samples.size()), shape, device);
+    fill(there, batch, shape, device);
+    return there;
 }
 
 /// Runs `action`; on a GPU whose memory does not suffice, says what to lower.
@@ -157,6 +173,32 @@ struct Replica::State {
         accumulators.push_back(std::move(accumulator));
     }
 
+    void forward_and_backward(BatchTensors const& batch) {
+        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
+        scratch.zero_();
+        at::Tensor const logits_NK =
+            model::resnet_forward(network, training, batch.images_NCHW,
+                                  model::BatchNormMode::batch_statistics, multiplied_type(device));
+        at::Tensor const loss = at::cross_entropy_loss(logits_NK, batch.labels_N);
+        loss.backward();
+        leaf.write(scratch, network.layout.means_begin);
+        leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), batch.labels_N),
+                        batch.labels_N.size(0));
+    }
+
+    /// On a device: forward and backward of batches of one size, from and to fixed places. There are few sizes: the full one
+    /// and, at the end of an epoch, one or two others.
+    struct Pass {
+        BatchTensors batch;
+        CapturedWork work;
+    };
+    Pass& pass_of(std::int64_t size, data::ImageShape shape) {
+        if (auto const found = passes.find(size); found != passes.end()) return found->second;
+        BatchTensors const batch = empty_batch(size, shape, device);
+        CapturedWork work(device, [this, batch] { forward_and_backward(batch); });
+        return passes.emplace(size, Pass{batch, std::move(work)}).first->second;
+    }
+
     model::ResNet const& network;
     ComputeDevice device;
     GradientLeaf leaf;  ///< of the batch being trained
@@ -166,7 +208,8 @@ struct Replica::State {
     model::ResNetTensors training;
     model::ResNetTensors evaluation;
     std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))>
-        accumulators;  ///< kept alive for their hooks
+        accumulators;                     ///< kept alive for their hooks
+    std::map<std::int64_t, Pass> passes;  ///< by batch size; last, because they use all of the above
 };
 
 Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device)
@@ -183,16 +226,13 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         return;
     }
     with_memory_advice(batch.samples.size(), [&] {
-        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
-        state.scratch.zero_();
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state.device);
-        at::Tensor const logits_NK =
-            model::resnet_forward(state.network, state.training, images_NCHW,
-                                  model::BatchNormMode::batch_statistics, multiplied_type(state.device));
-        at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
-        loss.backward();
-        state.leaf.write(state.scratch, state.network.layout.means_begin);
-        state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0));
+        if (state.device.has_device_memory()) {
+            State::Pass& pass = state.pass_of(static_cast<std::int64_t>(batch.samples.size()), shape);
+            fill(pass.batch, batch, shape, state.device);
+            pass.work.run();
+        } else {
+            state.forward_and_backward(views_of(batch, shape));
+        }
         state.leaf.end();
     });
 }
@@ -201,10 +241,13 @@ EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageSha
     at::NoGradGuard const no_gradients;
     StreamScope const scope(state_->device);
     return with_memory_advice(batch.samples.size(), [&] {
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state_->device);
+        ComputeDevice const device = state_->device;
+        BatchTensors const given =
+            device.has_device_memory() ? on_device(batch, shape, device) : views_of(batch, shape);
+        auto const& [images_NCHW, labels_N] = given;
         at::Tensor const logits_NK =
             model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
-                                  model::BatchNormMode::running_statistics, multiplied_type(state_->device));
+                                  model::BatchNormMode::running_statistics, multiplied_type(device));
         at::Tensor const losses_N =
             at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::None).to(at::kCPU);
         EvaluationSums sums;

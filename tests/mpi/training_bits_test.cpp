@@ -71,9 +71,9 @@ TrainingEngine collective_make_engine(Communicator const& communicator, Case con
 }
 
 /// What GPUs run, in host memory.
-ComputeDevice device_in_host_memory() {
+ComputeDevice device_in_host_memory(CudaGraphs graphs = CudaGraphs::off) {
     static cuda::Stream const stream;
-    return {.stream = &stream};
+    return {.stream = &stream, .graphs = graphs};
 }
 
 /// The way the images take to a device: null for CPUs, all there at once for even V, otherwise with their step, as late as may be.
@@ -237,6 +237,12 @@ TEST(TrainingBits, OnDevices) {
     Communicator const world = Communicator::collective_world();
     for (int num_replicas : {4, 5, 6}) collective_check(world, {num_replicas}, 1, device_in_host_memory());
     collective_check(world, {.num_replicas = 6, .depth = 34}, 1, device_in_host_memory());
+}
+
+/// A rank with two replicas or more replays their passes from the second step on.
+TEST(TrainingBits, OfReplayedGraphs) {
+    Communicator const world = Communicator::collective_world();
+    collective_check(world, {5}, 1, device_in_host_memory(CudaGraphs::on));
 }
 
 TEST(TrainingBits, OnDevicesOfSeveralHosts) {

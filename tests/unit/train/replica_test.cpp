@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -24,6 +26,7 @@ enum class Path {
     host,
     device,       ///< that of GPUs, on the host implementation of the device runtime
     device_nhwc,  ///< with channels last
+    device_graphs,
 };
 
 class ReplicaTest : public testing::TestWithParam<Path> {
@@ -41,7 +44,8 @@ class ReplicaTest : public testing::TestWithParam<Path> {
 
     ComputeDevice device() const {
         return {.stream = GetParam() == Path::host ? nullptr : &stream_,
-                .layout = GetParam() == Path::device_nhwc ? Layout::nhwc : Layout::nchw};
+                .layout = GetParam() == Path::device_nhwc ? Layout::nhwc : Layout::nchw,
+                .graphs = GetParam() == Path::device_graphs ? CudaGraphs::on : CudaGraphs::off};
     }
     model::FlatLayout const& layout() const { return small_.network.layout; }
     float tail(std::vector<float> const& buffer, Tail index) const {
@@ -53,17 +57,14 @@ class ReplicaTest : public testing::TestWithParam<Path> {
     cuda::Stream stream_;
 };
 std::string name_of_path(testing::TestParamInfo<Path> const& test) {
-    switch (test.param) {
-        case Path::host:
-            return "Host";
-        case Path::device:
-            return "Device";
-        case Path::device_nhwc:
-            return "DeviceNhwc";
-    }
-    return "";
+    static std::map<Path, std::string> const names{{Path::host, "Host"},
+                                                   {Path::device, "Device"},
+                                                   {Path::device_nhwc, "DeviceNhwc"},
+                                                   {Path::device_graphs, "DeviceGraphs"}};
+    return names.at(test.param);
 }
-INSTANTIATE_TEST_SUITE_P(On, ReplicaTest, testing::Values(Path::host, Path::device, Path::device_nhwc),
+INSTANTIATE_TEST_SUITE_P(On, ReplicaTest,
+                         testing::Values(Path::host, Path::device, Path::device_nhwc, Path::device_graphs),
                          name_of_path);
 
 /// The largest difference, as a share of the largest value.
@@ -208,6 +209,29 @@ TEST_P(ReplicaTest, IsAFunctionOfItsBatch) {
     EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f, &replica), first));
     EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f), first));
     EXPECT_FALSE(equal_bytes(trained(random_batch(4, 2), 0.3f), first));
+}
+
+/// Often enough that a device has recorded every size and replays it.
+TEST_P(ReplicaTest, IsAFunctionOfItsBatchAndBufferHoweverOftenItRan) {
+    Replica replica(small_.network, small_.tensors, device());
+    std::vector<float> buffer(layout().num_floats);
+    std::vector<float> expected(layout().num_floats);
+    for (std::uint32_t step = 0; step < 12; ++step) {
+        ReplicaBatch const batch = random_batch(step % 2 == 1 ? 2 : 3, step);
+        float const weight = 0.1f * static_cast<float>(1 + step % 3);
+        GradientWrite const write = step % 4 < 2 ? GradientWrite::overwrite : GradientWrite::add;
+        // Another buffer and changed parameters: neither is a part of what was recorded.
+        if (step % 3 == 0) buffer = std::vector<float>(buffer);
+        small_.parameter("fc.bias")[0] += 0.5f;
+        if (step == 9) {
+            replica.train({}, image_shape, 0.0f, buffer, GradientWrite::add);
+            ASSERT_TRUE(equal_bytes(buffer, expected)) << "an empty batch";
+        }
+        replica.train(batch, image_shape, weight, buffer, write);
+        Replica(small_.network, small_.tensors, {.stream = device().stream, .layout = device().layout})
+            .train(batch, image_shape, weight, expected, write);
+        ASSERT_TRUE(equal_bytes(buffer, expected)) << "step " << step;
+    }
 }
 
 TEST_P(ReplicaTest, ChangesNeitherParametersNorRunningStatistics) {
