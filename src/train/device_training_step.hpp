@@ -4,6 +4,8 @@
 #pragma once
 
 #include <array>
+#include <string>
+#include <vector>
 
 #include "train/compute_device.hpp"
 #include "train/training_step.hpp"
@@ -22,9 +24,12 @@ class DeviceTrainingStep : public TrainingStep {
     std::string state_digests() const override;
 
   private:
+    void copy_state(StateTensors const& to, StateTensors const& from) const;
+    /// All that `from` holds, in host memory and in its order.
+    StateTensors copied(std::vector<float>& memory, StateTensors const& from) const;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override;
-    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) override;
     std::span<float const> read_tail() override;
 
     cuda::Stream const& stream_;
