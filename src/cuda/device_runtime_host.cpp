@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
+#include "cuda/sum_stack.hpp"
 
 namespace holdfast::cuda {
 namespace {
@@ -54,17 +55,14 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
                   std::size_t count, Stream const&) {
     require_valid_order(sources, order);
     for (std::size_t i = 0; i < count; ++i) {
-        float waiting[SumOrder::max_depth];
-        int depth = 0;
+        SumStack<SumOrder::max_depth> sums;
         for (std::int16_t const step : order.postfix) {
-            if (step >= 0) {
-                waiting[depth++] = sources[static_cast<std::size_t>(step)][i];
-            } else {
-                --depth;
-                waiting[depth - 1] = waiting[depth - 1] + waiting[depth];
-            }
+            if (step >= 0)
+                sums.push(sources[static_cast<std::size_t>(step)][i]);
+            else
+                sums.add();
         }
-        out[i] = waiting[0];
+        out[i] = sums.newest();
     }
 }
 
