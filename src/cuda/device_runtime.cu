@@ -117,6 +117,13 @@ std::string device_name(int device) {
     return properties.name;
 }
 
+std::size_t device_memory_in_use() {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return total - free;
+}
+
 void use_device(int device) { cuda_check(cudaSetDevice(device), "cudaSetDevice"); }
 
 Stream::Stream() {

@@ -20,6 +20,7 @@ bool supports_gpus() { return false; }
 std::string runtime_name() { return "host"; }
 std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }
+std::size_t device_memory_in_use() { return 0; }
 void use_device(int) {}
 
 // Everything is done when it is asked for, so streams and events have nothing to wait for.
