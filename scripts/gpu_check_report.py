@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 SKIPPED, KILLED = 77, 137
@@ -36,8 +37,6 @@ def facts_of(folder: Path) -> dict:
 
 
 def machine(device: str) -> dict:
-    import torch
-
     cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
     found = {
         "cpu": cpu.partition(": ")[2],
@@ -46,9 +45,11 @@ def machine(device: str) -> dict:
         "python": platform.python_version(),
         "cmake": first_line("cmake", "--version"),
         "compiler": first_line("c++", "--version"),
-        "torch": torch.__version__,
+        "torch": metadata.version("torch"),
     }
     if device == "cuda":
+        import torch
+
         query = "--query-gpu=name,driver_version,memory.total,clocks.max.sm"
         found |= {
             "gpu": first_line("nvidia-smi", query, "--format=csv,noheader"),
