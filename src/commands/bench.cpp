@@ -27,6 +27,7 @@
 #include "train/compute_thread.hpp"
 #include "train/matmul_rate.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/step_rates.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::commands {
@@ -97,9 +98,8 @@ Steps run_steps(BenchOptions const& options, train::TrainingEngine& engine,
     for (std::int64_t step = 0; step < num_steps; ++step) {
         auto const start = std::chrono::steady_clock::now();
         data::StepBatch const& batch = loader.next();
-        train::StepResult const result =
-            engine.training_step().run(batch, images.shape(), static_cast<float>(settings.momentum),
-                                       static_cast<float>(settings.lr), false);
+        train::StepResult const result = engine.training_step().run(
+            batch, images.shape(), train::sgd_rates(settings, settings.lr, step), false);
         double const elapsed_ms = seconds_since(start) * 1e3;
         if (step == 0) steps.start_to_first_step_s = report::seconds_since_exec();
         steps.losses.push_back(result.loss);
@@ -231,7 +231,12 @@ Action add_bench(CLI::App& app) {
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     command->add_flag("--json", options->json, "As JSON");
-    return [options](Arguments& arguments) { return run_bench(*options, arguments); };
+    return [command, options](Arguments& arguments) {
+        std::string const data = options->settings.data;  // of bench also where it was not given
+        apply_recipe(*command, options->settings);
+        options->settings.data = data;
+        return run_bench(*options, arguments);
+    };
 }
 
 }  // namespace holdfast::commands

@@ -10,7 +10,10 @@ class App;
 
 namespace holdfast::commands {
 
-/// Network, replicas, threads, optimizer: what train and bench have in common.
+/// Recipe, network, replicas, threads, optimizer: what train, bench and doctor have in common.
 void add_model_flags(CLI::App& command, train::Settings& settings);
+
+/// After parsing: what was not given explicitly becomes the recipe's, in `settings` and as the default that config_text shows.
+void apply_recipe(CLI::App& command, train::Settings& settings);
 
 }  // namespace holdfast::commands

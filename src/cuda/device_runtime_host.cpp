@@ -79,13 +79,13 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     if (!all_finite && not_finite != nullptr) *not_finite = 1.0f;
 }
 
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const&) {
-    for (std::size_t i = 0; i < count; ++i) {
-        float const velocity = mu * momentum[i] + gradient[i];
-        momentum[i] = velocity;
-        parameters[i] = std::fma(velocity, -lr, parameters[i]);
-    }
+void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
+              SgdRates const& rates, Stream const&) {
+    for (std::size_t i = 0; i < count; ++i) sgd_update_element(tensors, gradient, i, num_decaying, rates);
+}
+
+void update_average(float* average, float const* values, std::size_t count, float weight, Stream const&) {
+    for (std::size_t i = 0; i < count; ++i) average[i] = moved_average(average[i], values[i], weight);
 }
 
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const&) {

@@ -3,11 +3,7 @@
 // in a kernel they lie in registers. An array indexed by the depth would lie in the GPU's local memory.
 #pragma once
 
-#ifdef __CUDACC__
-#define HOLDFAST_HOST_DEVICE __host__ __device__
-#else
-#define HOLDFAST_HOST_DEVICE
-#endif
+#include "cuda/host_device.hpp"
 
 namespace holdfast::cuda {
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "cuda/augmentation.hpp"
 
 namespace holdfast::data {
 
@@ -30,12 +31,26 @@ void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Norma
     for (std::size_t channel = 0; channel < normalization.mean.size(); ++channel) {
         float const mean = normalization.mean[channel];
         float const stddev = normalization.stddev[channel];
-        // Two divisions: products with reciprocals would round to other bits.
-        for (std::size_t i = channel * plane; i < (channel + 1) * plane; ++i) {
-            out_CHW[i] = (static_cast<float>(pixels_CHW[i]) / 255.0f - mean) / stddev;
-        }
+        for (std::size_t i = channel * plane; i < (channel + 1) * plane; ++i)
+            out_CHW[i] = cuda::normalized_pixel(pixels_CHW[i], mean, stddev);
     }
 }
+
+namespace {
+
+void crop(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, cuda::CropFlip const& crop_flip,
+          std::span<std::uint8_t> out_CHW) {
+    std::size_t i = 0;
+    for (int channel = 0; channel < shape.channels; ++channel) {
+        std::uint8_t const* const plane_HW =
+            pixels_CHW.data() + std::int64_t{channel} * shape.height * shape.width;
+        for (int y = 0; y < shape.height; ++y)
+            for (int x = 0; x < shape.width; ++x)
+                out_CHW[i++] = cuda::cropped_pixel(plane_HW, shape.height, shape.width, crop_flip, y, x);
+    }
+}
+
+}  // namespace
 
 struct BatchLoader::State {
     ImageDataset const& dataset;
@@ -48,6 +63,7 @@ struct BatchLoader::State {
     std::int64_t order_epoch = -1;
     std::vector<std::int64_t> order;
     std::vector<std::uint8_t> pixels;
+    std::vector<std::uint8_t> cropped;
 
     // `filled` says who owns `back`: the loading thread while it is false, next() while it is true.
     std::mutex mutex;
@@ -69,11 +85,21 @@ struct BatchLoader::State {
           num_values(data.shape().num_values()),
           epoch_steps(steps_per_epoch(data.size(), plan.num_replicas, plan.batch_size, plan.tail)),
           pixels(static_cast<std::size_t>(num_values)),
+          cropped(pixels.size()),
           next_step(plan.first_step) {}
 
     void load(std::int64_t step, StepBatch& batch);
+    /// The sample as it is seen in `epoch`; valid until the next call.
+    std::span<std::uint8_t const> read(std::int64_t sample, std::int64_t epoch);
     void run();
 };
+
+std::span<std::uint8_t const> BatchLoader::State::read(std::int64_t sample, std::int64_t epoch) {
+    dataset.read(sample, pixels);
+    if (plan.augmentation == Augmentation::none) return pixels;
+    crop(pixels, dataset.shape(), cuda::draw_crop_flip(plan.seed, epoch, sample), cropped);
+    return cropped;
+}
 
 void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
     std::int64_t const epoch = step / epoch_steps;
@@ -93,9 +119,8 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
         out.labels_N.resize(out.samples.size());
         out.images_NCHW.resize(out.samples.size() * pixels.size());
         for (std::size_t n = 0; n < out.samples.size(); ++n) {
-            dataset.read(out.samples[n], pixels);
             out.labels_N[n] = dataset.label(out.samples[n]);
-            normalize(pixels, dataset.shape(), normalization,
+            normalize(read(out.samples[n], epoch), dataset.shape(), normalization,
                       std::span(out.images_NCHW).subspan(n * pixels.size(), pixels.size()));
         }
     }

@@ -22,10 +22,15 @@ struct Normalization {
 /// CIFAR-10's training set. Source: reference recipe, torchvision transforms.Normalize arguments.
 Normalization cifar10_normalization();
 
-/// Writes (pixel / 255 - mean) / stddev in float32, the very bits of torchvision's ToTensor + Normalize.
-/// pixels_CHW and out_CHW have shape.num_values() elements.
+/// cuda::normalized_pixel of every pixel; pixels_CHW and out_CHW have shape.num_values() elements.
 void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Normalization const& normalization,
                std::span<float> out_CHW);
+
+/// What is done to a training image before normalization.
+enum class Augmentation {
+    none,
+    crop_flip,  ///< cuda::draw_crop_flip, new in every epoch; a sample that --tail pad repeats looks the same both times
+};
 
 struct ReplicaBatch {
     std::vector<std::int64_t> samples;  ///< sample numbers, in order; may be empty
@@ -48,6 +53,7 @@ struct LoaderPlan {
     int end_replica = 1;
     std::int64_t first_step = 0;  ///< global steps [first_step, end_step) will be asked for, in order
     std::int64_t end_step = 0;
+    Augmentation augmentation = Augmentation::none;
 };
 
 class BatchLoader {

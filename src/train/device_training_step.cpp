@@ -23,15 +23,20 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
 }
 
 void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
-    for (auto const part : {&StateTensors::parameters, &StateTensors::momentum, &StateTensors::statistics})
-        cuda::copy((to.*part).data(), (from.*part).data(), (from.*part).size_bytes(), stream_);
+    auto const sources = from.parts();
+    auto const targets = to.parts();
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        std::span<float> const source = sources[i].second;
+        cuda::copy(targets[i].second.data(), source.data(), source.size_bytes(), stream_);
+    }
     stream_.synchronize();
 }
 
 std::string DeviceTrainingStep::state_digests() const {
     // Not through the host's copy: all ranks of the host share that one.
-    std::vector<float> own(StateTensors::num_floats(layout()));
-    StateTensors const copy = StateTensors::in(own, layout());
+    Averages const averages = on_device_.has_averages() ? Averages::kept : Averages::none;
+    std::vector<float> own(StateTensors::num_floats(layout(), averages));
+    StateTensors const copy = StateTensors::in(own, layout(), averages);
     copy_state(copy, on_device_);
     return replica_digests(copy);
 }
@@ -45,16 +50,20 @@ void DeviceTrainingStep::add_one(float* place) {
 }
 
 void DeviceTrainingStep::consume([[maybe_unused]] std::size_t offset, std::span<float const> sum,
-                                 float momentum, float lr) {
+                                 optim::SgdRates const& rates) {
     assert(offset == 0 && sum.size() == layout().num_floats);
     std::size_t const variances_offset = layout().variances_begin - layout().means_begin;
-    cuda::sgd_step(on_device_.parameters.data(), on_device_.momentum.data(), sum.data(), layout().means_begin,
-                   momentum, lr, stream_);
+    cuda::sgd_step({on_device_.parameters.data(), on_device_.momentum.data(),
+                    on_device_.has_averages() ? on_device_.average_parameters.data() : nullptr},
+                   sum.data(), layout().means_begin, layout().decaying_end, rates, stream_);
     cuda::update_running_mean(on_device_.statistics.data(), sum.data() + layout().means_begin,
                               variances_offset, stream_);
     cuda::update_running_variance(on_device_.statistics.data() + variances_offset,
                                   sum.data() + layout().variances_begin,
                                   layout().tail_begin - layout().variances_begin, stream_);
+    if (on_device_.has_averages())
+        cuda::update_average(on_device_.average_statistics.data(), on_device_.statistics.data(),
+                             layout().num_statistics_floats(), rates.average_weight, stream_);
     sum_of_tail_ = sum.data() + layout().tail_begin;
 }
 

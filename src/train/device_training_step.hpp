@@ -25,7 +25,7 @@ class DeviceTrainingStep : public TrainingStep {
     void copy_state(StateTensors const& to, StateTensors const& from) const;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override;
-    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) override;
     std::span<float const> read_tail() override;
 
     cuda::Stream const& stream_;

@@ -81,8 +81,9 @@ auto with_memory_advice(std::size_t batch_size, Action action) {
 }  // namespace
 
 struct Replica::State {
-    State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device)
-        : network(the_network), device(the_device), leaf(the_device) {
+    State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device,
+          double the_label_smoothing)
+        : network(the_network), device(the_device), label_smoothing(the_label_smoothing), leaf(the_device) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
         std::size_t const num_statistics = layout.num_statistics_floats();
@@ -94,19 +95,25 @@ struct Replica::State {
                                 {static_cast<std::int64_t>(num_statistics)},
                                 at::TensorOptions(at::kFloat).device(torch_device(device)));
         std::span<float> const batch_statistics{scratch.data_ptr<float>(), num_statistics};
-        for (model::FlatTensor const& tensor : layout.parameters)
+        bool const has_averages = the_tensors.has_averages();
+        std::span<float> const evaluated_statistics =
+            has_averages ? the_tensors.average_statistics : the_tensors.statistics;
+        for (model::FlatTensor const& tensor : layout.parameters) {
             training.parameters.push_back(
                 view(the_tensors.parameters, tensor, 0, device).set_requires_grad(true));
-        evaluation.parameters = training.parameters;
+            evaluation.parameters.push_back(has_averages
+                                                ? view(the_tensors.average_parameters, tensor, 0, device)
+                                                : training.parameters.back());
+        }
         for (model::FlatTensor const& tensor : layout.running_means) {
             training.running_means.push_back(view(batch_statistics, tensor, layout.means_begin, device));
             evaluation.running_means.push_back(
-                view(the_tensors.statistics, tensor, layout.means_begin, device));
+                view(evaluated_statistics, tensor, layout.means_begin, device));
         }
         for (model::FlatTensor const& tensor : layout.running_variances) {
             training.running_variances.push_back(view(batch_statistics, tensor, layout.means_begin, device));
             evaluation.running_variances.push_back(
-                view(the_tensors.statistics, tensor, layout.means_begin, device));
+                view(evaluated_statistics, tensor, layout.means_begin, device));
         }
         for (std::size_t i = 0; i < layout.parameters.size(); ++i) catch_gradient(i);
     }
@@ -127,6 +134,7 @@ struct Replica::State {
 
     model::ResNet const& network;
     ComputeDevice device;
+    double label_smoothing;
     GradientLeaf leaf;  ///< of the batch being trained
     std::vector<float> host_scratch;
     cuda::DeviceFloats device_scratch;
@@ -137,8 +145,9 @@ struct Replica::State {
         accumulators;  ///< kept alive for their hooks
 };
 
-Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device)
-    : state_(std::make_unique<State>(network, tensors, device)) {}
+Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device,
+                 double label_smoothing)
+    : state_(std::make_unique<State>(network, tensors, device, label_smoothing)) {}
 Replica::~Replica() = default;
 
 void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight,
@@ -156,7 +165,9 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state.device);
         at::Tensor const logits_NK = model::resnet_forward(state.network, state.training, images_NCHW,
                                                            model::BatchNormMode::batch_statistics);
-        at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
+        constexpr std::int64_t no_label_is_ignored = -100;  // torch's default
+        at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::Mean,
+                                                       no_label_is_ignored, state.label_smoothing);
         loss.backward();
         state.leaf.write(state.scratch, state.network.layout.means_begin);
         state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0),

@@ -43,7 +43,7 @@ class TrainingEngine {
     TrainingStep& training_step() { return *training_step_; }
     parallel::ReplicaRange replicas() const { return replicas_; }
 
-    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1; loaded.
+    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1, averages as these; loaded.
     void initialize(parallel::Communicator const& communicator, std::uint64_t seed);
 
   private:

@@ -29,7 +29,7 @@ StepResult collective_step(parallel::Communicator const& world, int spoilt_repli
             test::random_batch(samples_of_a_replica, static_cast<std::uint32_t>(replica)));
         if (replica == spoilt_replica) batch.replicas.back().images_NCHW[777] = value;
     }
-    StepResult const result = engine.training_step().run(batch, test::image_shape, 0.9f, 0.05f, false);
+    StepResult const result = engine.training_step().run(batch, test::image_shape, {.lr = 0.05f}, false);
     world.barrier();  // the host's memory is read by all before it goes
     return result;
 }
