@@ -31,6 +31,10 @@ command -v dpkg-query >/dev/null || {
     echo "SKIP: no packages of Debian or Ubuntu here"
     exit 77
 }
+"$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || {
+    echo "SKIP: $python has no torch"
+    exit 77
+}
 expect 2 "no folder" "$source_dir/scripts/gpu-check"
 expect 2 "unknown flag --fast" "$source_dir/scripts/gpu-check" "$dir/prepared" --fast
 expect 2 "no part 'bake'" "${check[@]}" --parts bake
@@ -68,13 +72,13 @@ set -e
 ! [ -e /usr/include/CLI/CLI.hpp ] || { echo "packages are still there"; exit 1; }
 build=$1 holdfast=$2
 shift 2
-"$@" --program "$holdfast" --parts configure,resume,bench --limit 100
+"$@" --program "$holdfast" --parts configure,resume,bench,pytorch --limit 100
 cmake --build "$build" --target test_unit_hdf5_image_file >"$build/log" || { cat "$build/log"; exit 1; }
 LD_LIBRARY_PATH=$(echo "$build"/prefix/lib/*-linux-gnu) "$build/tests/test_unit_hdf5_image_file" \
     --gtest_filter='*ReturnsEveryType*:*Compressed*'
 MACHINE
 expect 0 "PASSED" "$here/without_packages.bash" bash "$dir/machine" "$dir/build" "$holdfast" "${check[@]}"
-for part in configure resume bench; do
+for part in configure resume bench pytorch; do
     [[ $(result $part) == passed ]] || fail "part $part: $(result $part)"
 done
 "$python" - "$dir/report/report.json" >"$dir/output" 2>&1 <<'PYTHON' || fail "report.json lacks something"
@@ -82,7 +86,7 @@ import json, sys
 report = json.load(open(sys.argv[1]))
 assert all(report["machine"][key] not in ("", "none") for key in ("cpu", "glibc", "torch", "cmake", "compiler")), report
 assert report["prepared"]["commit"] and len(report["prepared"]["packages"]) == 10, report
-assert report["bench"][0]["mfu"] > 0, report
+assert report["bench"][0]["mfu"] > 0 and report["pytorch"]["results"][0]["step_ms"] > 0, report
 PYTHON
 ((failures == 0)) && echo "passed"
 exit $((failures > 0))
