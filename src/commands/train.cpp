@@ -222,6 +222,8 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         times.part_done("read");
     });
     collective_load(world, state, std::move(file), ready);
+    if (options.launch.profile_steps)
+        watchdog.phases().record(*options.launch.profile_steps, ready.device.compute.gpu >= 0);
     DeviceSets const on_device = collective_put_on_device(world, ready, engine);
     train::Trainer trainer(
         {world, *ready.sets.train, *ready.sets.test, engine.slots(), engine.training_step(), state,

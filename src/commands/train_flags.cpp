@@ -133,6 +133,15 @@ Action add_train(CLI::App& app) {
                      "Write the sample numbers of every step and replica to FILE")
         ->type_name("FILE");
     add_cuda_graph_flag(*command, options->cuda_graphs);
+    command
+        ->add_option("--profile-steps", options->profile_steps,
+                     "Record what each rank does when in the steps A:B, A to B counted from 0 (RUN/trace)")
+        ->type_name("STEPS")
+        ->check([](std::string const& text) {
+            return train::step_range_from(text)
+                       ? std::string()
+                       : fmt::format("'{}' is no range of steps such as 10:19", text);
+        });
     command->add_option("--progress", options->progress, "Progress bar: auto, always or never")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "always", "never"}));
@@ -148,6 +157,8 @@ Action add_train(CLI::App& app) {
         if (options->settings.device == "auto") options->explicitly_given.erase("device");
         options->command_text = config_text(*command);
         options->launch.end_time_s = end_time_s(options->stop_after_minutes);
+        if (!options->profile_steps.empty())
+            options->launch.profile_steps = train::step_range_from(options->profile_steps);
         options->launch.progress = progress_modes.at(options->progress);
         if (options->print_config) {
             std::cout << options->command_text;

@@ -28,6 +28,7 @@ struct TrainOptions {
     std::string command_text;  ///< all flags with their values, one a line
     std::string progress = "auto";
     train::CudaGraphs cuda_graphs = train::CudaGraphs::automatic;
+    std::string profile_steps;  ///< "2:5"; empty: none
     train::LaunchOptions launch;
     std::string run = "./holdfast-run";
     std::string resume = "auto";

@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
+#include "cuda/sum_stack.hpp"
 
 namespace holdfast::cuda {
 namespace {
@@ -41,20 +42,18 @@ struct SumArguments {
 };
 static_assert(sizeof(SumArguments) < 4000, "kernel arguments are limited to 4 KB");
 
+template <int max_depth>
 __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t count) {
     for (std::size_t i = first_element(); i < count; i += element_stride()) {
-        float waiting[SumOrder::max_depth];
-        int depth = 0;
+        SumStack<max_depth> sums;
         for (int step = 0; step < arguments.num_steps; ++step) {
             int const source = arguments.postfix[step];
-            if (source >= 0) {
-                waiting[depth++] = arguments.sources[source][i];
-            } else {
-                --depth;
-                waiting[depth - 1] = __fadd_rn(waiting[depth - 1], waiting[depth]);
-            }
+            if (source >= 0)
+                sums.push(arguments.sources[source][i]);
+            else
+                sums.add();
         }
-        out[i] = waiting[0];
+        out[i] = sums.newest();
     }
 }
 
@@ -127,6 +126,13 @@ std::string device_name(int device) {
     cudaDeviceProp properties{};
     cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
     return properties.name;
+}
+
+std::size_t device_memory_in_use() {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return total - free;
 }
 
 void use_device(int device) { cuda_check(cudaSetDevice(device), "cudaSetDevice"); }
@@ -253,7 +259,7 @@ void fill_with_zero(float* data, std::size_t count, Stream const& stream) {
 
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
                   std::size_t count, Stream const& stream) {
-    require_valid_order(sources, order);
+    int const depth = require_valid_order(sources, order);
     if (count == 0) return;
     SumArguments arguments{};
     std::copy(sources.begin(), sources.end(), arguments.sources);
@@ -262,7 +268,9 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
             "an order of summation of {} steps", order.postfix.size());
     std::copy(order.postfix.begin(), order.postfix.end(), arguments.postfix);
     arguments.num_steps = static_cast<int>(order.postfix.size());
-    sum_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(out, arguments, count);
+    // Moving the sums that wait costs as many instructions as there may be; with 4, eight gradients can be added.
+    auto* const kernel = depth <= 4 ? sum_kernel<4> : sum_kernel<SumOrder::max_depth>;
+    kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(out, arguments, count);
     cuda_check(cudaGetLastError(), "sum_kernel");
 }
 

@@ -24,6 +24,8 @@ std::string runtime_name();
 /// UUIDs of the GPUs this process sees, in device order; empty on the host.
 std::vector<std::string> visible_device_uuids();
 std::string device_name(int device);
+/// Bytes of this process's GPU that are in use, by whichever process; 0 on the host.
+std::size_t device_memory_in_use();
 /// Must come before anything else here, in every thread: CUDA otherwise takes device 0 and its memory.
 void use_device(int device);
 

@@ -15,6 +15,7 @@
 #include "cuda/deferred_host_streams.hpp"
 #include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
+#include "cuda/sum_stack.hpp"
 
 namespace holdfast::cuda {
 namespace {
@@ -88,6 +89,7 @@ bool supports_gpus() { return false; }
 std::string runtime_name() { return "host"; }
 std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }
+std::size_t device_memory_in_use() { return 0; }
 void use_device(int) {}
 
 Stream::Stream() : handle_(g_defer ? new SharedQueue(std::make_shared<Queue>()) : nullptr) {}
@@ -157,17 +159,14 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
     if (deferred(stream, [=](Stream const& now) { sum_in_order(out, sources, order, count, now); })) return;
     require_valid_order(sources, order);
     for (std::size_t i = 0; i < count; ++i) {
-        float waiting[SumOrder::max_depth];
-        int depth = 0;
+        SumStack<SumOrder::max_depth> sums;
         for (std::int16_t const step : order.postfix) {
-            if (step >= 0) {
-                waiting[depth++] = sources[static_cast<std::size_t>(step)][i];
-            } else {
-                --depth;
-                waiting[depth - 1] = waiting[depth - 1] + waiting[depth];
-            }
+            if (step >= 0)
+                sums.push(sources[static_cast<std::size_t>(step)][i]);
+            else
+                sums.add();
         }
-        out[i] = waiting[0];
+        out[i] = sums.newest();
     }
 }
 

@@ -10,7 +10,8 @@
 
 namespace holdfast::cuda {
 
-inline void require_valid_order(std::vector<float const*> const& sources, SumOrder const& order) {
+/// Returns how many sums wait at one time, at most.
+inline int require_valid_order(std::vector<float const*> const& sources, SumOrder const& order) {
     require(sources.size() <= static_cast<std::size_t>(SumOrder::max_sources), ExitCode::do_not_requeue,
             "a sum of {} gradients (the GPU adds at most {} at once); use fewer ranks", sources.size(),
             static_cast<int>(SumOrder::max_sources));
@@ -28,6 +29,7 @@ inline void require_valid_order(std::vector<float const*> const& sources, SumOrd
     require(max_depth <= SumOrder::max_depth, ExitCode::do_not_requeue,
             "a sum with {} sums waiting (the GPU keeps at most {}); use fewer ranks", max_depth,
             static_cast<int>(SumOrder::max_depth));
+    return max_depth;
 }
 
 }  // namespace holdfast::cuda

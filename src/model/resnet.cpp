@@ -61,6 +61,23 @@ class LayoutBuilder {
     std::vector<FlatTensor> variances_;
 };
 
+struct ImageSize {
+    std::int64_t height = 0;
+    std::int64_t width = 0;
+};
+
+ImageSize size_after(Convolution const& convolution, ImageSize size) {
+    auto const after = [&](std::int64_t length) {
+        return (length + 2 * convolution.padding() - convolution.kernel) / convolution.stride + 1;
+    };
+    return {after(size.height), after(size.width)};
+}
+
+double forward_flop(Convolution const& convolution, ImageSize output) {
+    return 2.0 * static_cast<double>(convolution.in_channels * convolution.out_channels) *
+           static_cast<double>(convolution.kernel * convolution.kernel * output.height * output.width);
+}
+
 }  // namespace
 
 ResNet make_resnet(ResNetConfig const& config) {
@@ -90,6 +107,18 @@ ResNet make_resnet(ResNetConfig const& config) {
     layout.linear("fc", network.num_features, config.num_classes);
     network.layout = layout.finish();
     return network;
+}
+
+double training_flop_per_image(ResNet const& network, std::int64_t height, std::int64_t width) {
+    ImageSize size = size_after(network.stem, {height, width});
+    double const stem = forward_flop(network.stem, size);
+    double rest = 2.0 * static_cast<double>(network.num_features * network.config.num_classes);
+    for (BasicBlock const& block : network.blocks) {
+        size = size_after(block.conv1, size);
+        rest += forward_flop(block.conv1, size) + forward_flop(block.conv2, size);
+        if (block.has_projection) rest += forward_flop(block.projection, size);
+    }
+    return 2 * stem + 3 * rest;
 }
 
 }  // namespace holdfast::model

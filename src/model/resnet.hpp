@@ -54,4 +54,9 @@ struct ResNet {
 /// Throws Error(usage) for another depth than 18 or 34 or a width below 1.
 ResNet make_resnet(ResNetConfig const& config);
 
+/// Floating-point operations of a training step per image of this size: the convolutions and the last layer, forward and both
+/// gradients (the first layer's input needs none), a multiplication and its addition being two. What torch.utils.flop_counter
+/// counts.
+double training_flop_per_image(ResNet const& network, std::int64_t height, std::int64_t width);
+
 }  // namespace holdfast::model

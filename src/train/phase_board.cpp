@@ -6,6 +6,9 @@
 #include <atomic>
 #include <cassert>
 #include <unistd.h>
+#include <utility>
+
+#include "cuda/profiler.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -105,8 +108,14 @@ void PhaseBoard::enter(Phase phase, std::int64_t step) {
         auto const longest = std::chrono::ceil<std::chrono::microseconds>(longest_step_.longest());
         store(mine.longest_step_us, static_cast<std::uint64_t>(longest.count()));
     }
-    store(mine.what, pack(phase, step, phase == Phase::exchange));
+    std::uint64_t const what = pack(phase, step, phase == Phase::exchange);
+    bool const is_another = (what ^ load(mine.what)) >> 8 != 0;
+    store(mine.what, what);
     increment(mine.changes);
+    if (!is_another) return;
+    if (std::exchange(is_in_range_, true)) cuda::end_range();
+    cuda::begin_range(name_of(phase).data(), step);
+    if (trace_) trace_->enter(name_of(phase).data(), step, phase == Phase::data);
 }
 
 void PhaseBoard::set_waiting(bool is_waiting) {
@@ -119,11 +128,15 @@ void PhaseBoard::begin_saving(std::int64_t step) {
     Words& mine = words_[own_row_];
     store(mine.saving, static_cast<std::uint64_t>(step));
     store(mine.saves, load(mine.saves) | 1);
+    cuda::begin_range("write", step);
+    if (trace_) trace_->begin_writing(step);
 }
 
 void PhaseBoard::end_saving() {
     Words& mine = words_[own_row_];
     store(mine.saves, (load(mine.saves) | 1) + 1);
+    cuda::end_range();
+    if (trace_) trace_->end_writing();
 }
 
 void PhaseBoard::show_life() { increment(words_[own_row_].signs_of_life); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every rank of this host is doing right now, in memory they share: its phase, its step, and whether it only waits for
-// other ranks. A change is two stores, so it may happen many times a step. Nobody acts on it but the watchdogs.
+// other ranks. A change is two stores, so it may happen many times a step. Nobody acts on it but the watchdogs. Profilers see the
+// same as NVTX ranges, and --profile-steps records it.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,8 @@
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "train/phase_trace.hpp"
 
 namespace holdfast::train {
 
@@ -28,6 +31,7 @@ enum class Phase : std::uint8_t {
 
 /// The phases that a step goes through.
 bool is_in_step(Phase phase);
+/// A literal, so it ends with a null character.
 std::string_view name_of(Phase phase);
 std::optional<Phase> phase_named(std::string_view name);
 
@@ -85,6 +89,11 @@ class PhaseBoard {
     void begin_saving(std::int64_t step);
     void end_saving();
 
+    /// Records these steps. Before the checkpoint writer's thread begins.
+    void record(StepRange steps, bool on_gpu) { trace_.emplace(steps, on_gpu); }
+    /// Null unless steps are to be recorded.
+    PhaseTrace* trace() { return trace_ ? &*trace_ : nullptr; }
+
     /// For the watchdogs.
     void show_life();
     /// A tick has passed that counts.
@@ -122,6 +131,8 @@ class PhaseBoard {
     std::span<Words> words_{&own_words_, 1};
     std::size_t own_row_ = 0;
     LongestStep longest_step_;
+    bool is_in_range_ = false;  ///< of a profiler
+    std::optional<PhaseTrace> trace_;
     std::atomic<std::uint64_t> ticks_{0};
 };
 

@@ -210,6 +210,21 @@ RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     return written;
 }
 
+void RunDirectory::write_trace(std::string const& json) {
+    fs::path const file = path_ / "trace" / fmt::format("{:06d}.json", launch_);
+    try {
+        std::error_code error;
+        fs::create_directory(file.parent_path(), error);
+        require(!error, ExitCode::retry, "cannot create {}: {}", file.parent_path().string(),
+                error.message());
+        checkpoint::write_file_durably(file, json, ownership_.temp_dir());
+        log::info("Recorded in {}; to see it, open it in chrome://tracing or ui.perfetto.dev", file.string());
+    } catch (Error const& error) {
+        if (error.code() != ExitCode::retry) throw;
+        log::warning("{} (what was recorded is lost; training goes on)", error.what());
+    }
+}
+
 void RunDirectory::require_ownership() const {
     require(ownership_.still_owner(), ExitCode::owned_elsewhere,
             "{} is gone (another launch has taken this run over); this launch stops",

@@ -70,6 +70,8 @@ class RunDirectory {
     void require_ownership() const;
     /// The ledger's row of the parameters as they are. Only warns if it cannot be written.
     void record_digest(RunState& state);
+    /// RUN/trace/LAUNCH.json: what PhaseTrace::collective_json gave. Only warns if it cannot be written.
+    void write_trace(std::string const& json);
     /// Whether RUN/drain asks for a stop.
     bool wants_drain() const;
     /// RUN/outcome.json: how this launch ended, with its number and the newest checkpoint. The last thing written.

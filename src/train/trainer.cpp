@@ -60,7 +60,8 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
       replicas_(replicas),
       normalization_(data::cifar10_normalization()),
       learning_rates_(learning_rate_schedule(parts.state.settings, parts.state.steps_per_epoch)),
-      schedule_(options_.save_every, parts.state.steps_per_epoch, now_s()) {
+      schedule_(options_.save_every, parts.state.steps_per_epoch, now_s()),
+      is_trace_due_(options_.profile_steps.has_value()) {
     if (options_.log_indices.empty()) return;
     parts_.communicator.agree([&] {
         if (!is_root()) return;
@@ -71,6 +72,12 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
 }
 
 Outcome Trainer::run() {
+    Outcome const outcome = train_to_end();
+    collective_write_trace();
+    return outcome;
+}
+
+Outcome Trainer::train_to_end() {
     RunState& state = parts_.state;
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
     data::BatchLoader loader(parts_.train_set, normalization_,
@@ -107,6 +114,7 @@ Outcome Trainer::run() {
             return collective_stop();
         }
         save_if_due(collective_check_if_due());
+        if (is_trace_due_ && state.step > options_.profile_steps->last) collective_write_trace();
     }
     bar.clear();
     collective_save();
@@ -120,6 +128,20 @@ Outcome Trainer::run() {
         log::info("All steps are done and saved, but not evaluated: asked to stop. 'holdfast eval' does it.");
     }
     return Outcome::finished;
+}
+
+void Trainer::collective_write_trace() {
+    if (!std::exchange(is_trace_due_, false)) return;
+    PhaseTrace& trace = *parts_.phases.trace();
+    auto const [first, last] = *options_.profile_steps;
+    if (!trace.finish()) {
+        log::warning(
+            "--profile-steps {}:{}: this launch trained none of these steps, so nothing was recorded", first,
+            last);
+        return;
+    }
+    std::string const text = trace.collective_json(parts_.communicator);
+    if (parts_.run_directory) parts_.run_directory->write_trace(text);
 }
 
 Outcome Trainer::collective_stop() {

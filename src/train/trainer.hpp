@@ -27,7 +27,8 @@ struct LaunchOptions {
     std::optional<double> end_time_s;  ///< stop before this time, in seconds since 1970
     std::int64_t check_replicas_every =
         0;  ///< steps between comparisons of all ranks' state and data; 0: never
-    std::int64_t digest_every_steps = 0;  ///< 0: no digests in the ledger but those of checkpoints
+    std::int64_t digest_every_steps = 0;     ///< 0: no digests in the ledger but those of checkpoints
+    std::optional<StepRange> profile_steps;  ///< recorded into RUN/trace; none: nothing is
     report::ProgressMode progress = report::ProgressMode::automatic;
     std::string
         log_indices;  ///< file that receives the sample numbers of every step and replica; empty: none
@@ -66,6 +67,9 @@ class Trainer {
 
   private:
     bool is_root() const { return parts_.communicator.rank() == 0; }
+    Outcome train_to_end();
+    /// Once, after the last step that is to be recorded, or as far as the launch came. Nothing if none is.
+    void collective_write_trace();
     StepResult do_step(data::StepBatch const& batch, double data_wait_s);
     /// Evaluates and closes the epoch that has just ended. False if a rank wanted to stop meanwhile: then it is still open.
     bool finish_epoch();
@@ -97,6 +101,7 @@ class Trainer {
     double longest_step_s_ = 0;  ///< of this launch; what stopping in time has to reckon with
     double longest_save_s_ = 0;
     bool saving_fails_ = false;
+    bool is_trace_due_;
     std::string stop_reason_;
     std::ofstream indices_;
 };

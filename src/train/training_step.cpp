@@ -44,7 +44,14 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
 
     Clock::time_point const exchange_start = Clock::now();
     phases_->enter(Phase::exchange, batch.step);
-    exchange_.reduce([&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, rates); });
+    {
+        PiecewiseSpan update(phases_->trace(), {"update", PhaseTrace::steps, batch.step});
+        exchange_.reduce([&](std::size_t offset, std::span<float const> sum) {
+            update.begin_piece();
+            consume(offset, sum, rates);
+            update.end_piece();
+        });
+    }
     result.exchange_s = seconds_since(exchange_start);
 
     std::span<float const> const sums = read_tail();
@@ -74,7 +81,11 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
             GradientWrite const write =
                 action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite;
             std::span<float> const buffer = exchange_.buffer(action.buffer);
-            slots_.start(next_slot++, [&mine, shape, weight, buffer, write](Replica& replica) {
+            PhaseTrace::Span const span{"replica",     PhaseTrace::slots + next_slot, batch.step, {}, {},
+                                        action.replica};
+            slots_.start(next_slot++, [&mine, shape, weight, buffer, write, span,
+                                       trace = phases_->trace()](Replica& replica) {
+                ScopedSpan const scope(trace, span);
                 replica.train(mine, shape, weight, buffer, write);
             });
         }

@@ -233,10 +233,16 @@ class OtherCommands(holdfast_run.TestCase):
         self.assertEqual(len(content["step_ms"]), 3)
         self.assertEqual(set(content["parts"]), {"data_wait_ms", "compute_ms", "exchange_ms"})
         self.assertEqual(len(content["pss_mb"]), 2)
-        for key in ("images_per_s", "start_to_first_step_s"):
+        for key in ("images_per_s", "start_to_first_step_s", "mfu"):
             self.assertGreater(content[key], 0, key)
+        self.assertLess(content["mfu"], 1, "of what a large product of matrices reaches")
+        self.assertEqual((content["matmul"]["precision"], content["matmul"]["size"]), ("fp32", 1024))
+        arithmetic = content["images_per_s"] * content["flop_per_image"] / (content["matmul"]["tflop_per_s"] * 1e12)
+        self.assertAlmostEqual(content["mfu"], arithmetic)
+        self.assertNotIn("device_memory_mb", content, "without a GPU")
         text = self.run_ok(*flags, cwd=self.folder).stdout
-        self.assertIn("images/s", text)
+        for words in ("images/s", "MFU", "MB per rank"):
+            self.assertIn(words, text)
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_packed_images_train(self):

@@ -26,6 +26,13 @@ TEST(ResNet, HasAsManyParametersAsTorchvisionsWithTheCifarStem) {
     EXPECT_EQ(make_resnet({.depth = 34}).layout.num_parameters(), 21'282'122);
 }
 
+TEST(ResNet, TakesTheFlopThatTorchCounts) {
+    // Source: torch.utils.flop_counter.FlopCounterMode, torch 2.15, around forward and backward of these networks.
+    EXPECT_EQ(training_flop_per_image(make_resnet({.depth = 34}), 32, 32), 1'738'242'048.0);
+    EXPECT_EQ(training_flop_per_image(make_resnet({.depth = 18}), 32, 32), 832'272'384.0);
+    EXPECT_EQ(training_flop_per_image(make_resnet({.depth = 18, .width = 16}), 32, 32), 52'354'560.0);
+}
+
 TEST(ResNet, HasAsManyTensorsAsTorchvisions) {
     for (auto const& [depth, parameters, batch_norms] :
          {std::tuple{18, 62u, 20u}, std::tuple{34, 110u, 36u}}) {
