@@ -2,6 +2,9 @@
 #include "train/device_training_step.hpp"
 
 #include <cassert>
+#include <vector>
+
+#include "train/replica_check.hpp"
 
 namespace holdfast::train {
 
@@ -19,7 +22,7 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     stream_.synchronize();
 }
 
-void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) {
+void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
     auto const sources = from.parts();
     auto const targets = to.parts();
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -27,6 +30,15 @@ void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& 
         cuda::copy(targets[i].second.data(), source.data(), source.size_bytes(), stream_);
     }
     stream_.synchronize();
+}
+
+std::string DeviceTrainingStep::state_digests() const {
+    // Not through the host's copy: all ranks of the host share that one.
+    Averages const averages = on_device_.has_averages() ? Averages::kept : Averages::none;
+    std::vector<float> own(StateTensors::num_floats(layout(), averages));
+    StateTensors const copy = StateTensors::in(own, layout(), averages);
+    copy_state(copy, on_device_);
+    return replica_digests(copy);
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {
