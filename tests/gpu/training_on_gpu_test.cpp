@@ -15,6 +15,7 @@
 #include "support/launch_table_of.hpp"
 #include "train/evaluate.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/step_rates.hpp"
 #include "train/torch_on_gpu.hpp"
 #include "train/training_engine.hpp"
 
@@ -140,27 +141,26 @@ struct Trained {
 };
 
 /// Ten steps of five replicas and an evaluation. With `interrupted`, the state goes to the host and back after each.
-Trained train_here(ComputeDevice device, bool interrupted) {
+Trained train_here(std::string const& recipe, ComputeDevice device, bool interrupted) {
     constexpr int replicas = 5;
     constexpr std::int64_t batch_size = 8;
     constexpr std::int64_t steps = 10;
     Communicator const alone;
     Settings settings;
+    settings.recipe = recipe;
+    settings = with_recipe(settings, {"recipe"});
     settings.replicas = replicas;
+    settings.batch_size = batch_size;
     settings.threads = 1;
     TrainingEngine engine(alone, settings, {18, 16, 10, 3}, test::launch_table_of({0}, 1, replicas), device);
     engine.initialize(alone, 1);
     data::TrainAndTest const sets = data::synthetic_datasets(replicas * batch_size * steps);
-    data::LoaderPlan plan;
-    plan.num_replicas = replicas;
-    plan.batch_size = batch_size;
-    plan.end_replica = replicas;
-    plan.end_step = steps;
-    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
+                             loader_plan(settings, engine.replicas(), 0, steps));
     Trained result;
     for (std::int64_t step = 0; step < steps; ++step) {
-        StepResult const done =
-            engine.training_step().run(loader.next(), sets.train->shape(), {.lr = 0.02f}, false);
+        StepResult const done = engine.training_step().run(loader.next(), sets.train->shape(),
+                                                           sgd_rates(settings, 0.02, step), false);
         EXPECT_TRUE(done.is_finite);
         EXPECT_EQ(done.samples, replicas * batch_size);
         result.losses.push_back(done.loss);
@@ -169,8 +169,7 @@ Trained train_here(ComputeDevice device, bool interrupted) {
         engine.training_step().load_state();
     }
     engine.training_step().fetch_state();
-    for (std::span<float> const part :
-         {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+    for (auto const& [name, part] : engine.tensors().parts())
         result.state.insert(result.state.end(), part.begin(), part.end());
     result.test = *collective_evaluate(alone, engine.slots(), *sets.test, data::cifar10_normalization(), 32,
                                        [] { return false; });
@@ -178,24 +177,28 @@ Trained train_here(ComputeDevice device, bool interrupted) {
 }
 
 TEST_F(OnGpu, TrainingRepeatsItself) {
-    Trained const once = train_here(device(), false);
-    for (bool const interrupted : {false, true}) {
-        Trained const again = train_here(device(), interrupted);
-        EXPECT_EQ(again.losses, once.losses);
-        EXPECT_EQ(again.state, once.state);
-        EXPECT_EQ(again.test.loss, once.test.loss);
-        EXPECT_EQ(again.test.correct, once.test.correct);
+    for (char const* const recipe : {"tutorial", "strong"}) {
+        Trained const once = train_here(recipe, device(), false);
+        for (bool const interrupted : {false, true}) {
+            Trained const again = train_here(recipe, device(), interrupted);
+            EXPECT_EQ(again.losses, once.losses);
+            EXPECT_EQ(again.state, once.state);
+            EXPECT_EQ(again.test.loss, once.test.loss);
+            EXPECT_EQ(again.test.correct, once.test.correct);
+        }
     }
     EXPECT_EQ(numeric_fingerprint(1, device()), numeric_fingerprint(1, device()));
 }
 
 TEST_F(OnGpu, TrainingFollowsTheCpu) {
-    Trained const there = train_here(device(), false);
-    Trained const here = train_here({}, false);
-    for (std::size_t step = 0; step < here.losses.size(); ++step)
-        EXPECT_NEAR(there.losses[step], here.losses[step], 1e-3) << "step " << step;
-    EXPECT_EQ(there.test.count, here.test.count);
-    EXPECT_NEAR(there.test.loss, here.test.loss, 1e-2 * here.test.loss);
+    for (char const* const recipe : {"tutorial", "strong"}) {
+        Trained const there = train_here(recipe, device(), false);
+        Trained const here = train_here(recipe, {}, false);
+        for (std::size_t step = 0; step < here.losses.size(); ++step)
+            EXPECT_NEAR(there.losses[step], here.losses[step], 1e-3) << recipe << ", step " << step;
+        EXPECT_EQ(there.test.count, here.test.count);
+        EXPECT_NEAR(there.test.loss, here.test.loss, 1e-2 * here.test.loss) << recipe;
+    }
 }
 
 }  // namespace

@@ -63,6 +63,28 @@ TEST(NetworkConfig, FollowsSettingsAndData) {
     EXPECT_EQ(network_config(settings, *sets.train).depth, 18);
 }
 
+TEST(LoaderPlan, FollowsSettings) {
+    Settings settings;
+    settings.seed = 3;
+    settings.replicas = 5;
+    settings.batch_size = 7;
+    data::LoaderPlan plan = loader_plan(settings, {1, 4}, 10, 20);
+    EXPECT_EQ(plan.seed, 3u);
+    EXPECT_EQ(plan.num_replicas, 5);
+    EXPECT_EQ(plan.batch_size, 7);
+    EXPECT_EQ(plan.first_replica, 1);
+    EXPECT_EQ(plan.end_replica, 4);
+    EXPECT_EQ(plan.first_step, 10);
+    EXPECT_EQ(plan.end_step, 20);
+    EXPECT_EQ(plan.tail, data::Tail::exact);
+    EXPECT_EQ(plan.augmentation, data::Augmentation::none);
+    settings.tail = "pad";
+    settings.augment = "crop-flip";
+    plan = loader_plan(settings, {1, 4}, 10, 20);
+    EXPECT_EQ(plan.tail, data::Tail::pad);
+    EXPECT_EQ(plan.augmentation, data::Augmentation::crop_flip);
+}
+
 Settings small_settings(int replicas, std::string const& recipe = "tutorial") {
     Settings settings;
     settings.recipe = recipe;
