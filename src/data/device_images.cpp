@@ -51,6 +51,7 @@ DeviceImages::DeviceImages(ImageDataset const& dataset, Normalization const& nor
       transform_(transform_of(dataset, normalization, plan)),
       plan_(plan),
       device_(device),
+      limit_bytes_(limit_bytes),
       set_bytes_(static_cast<std::size_t>(dataset.size()) *
                  static_cast<std::size_t>(transform_.num_values())) {
     if (set_bytes_ <= limit_bytes) load_pixels();
@@ -130,8 +131,10 @@ std::string DeviceImages::description() const {
     if (are_all_there())
         return fmt::format("{}: all pixels in the device's memory ({} MB)", dataset_.description(),
                            set_bytes_ >> 20);
-    return fmt::format("{}: {} MB of pixels, too much for the device's memory; each step brings its own",
-                       dataset_.description(), set_bytes_ >> 20);
+    return fmt::format(
+        "{}: {} MB of pixels, too much for the {} MB of the device's memory that they may take; each step "
+        "brings its own",
+        dataset_.description(), set_bytes_ >> 20, limit_bytes_ >> 20);
 }
 
 }  // namespace holdfast::data

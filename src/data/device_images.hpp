@@ -77,6 +77,7 @@ class DeviceImages {
     cuda::ImageTransform transform_;
     Plan plan_;
     int device_;
+    std::size_t limit_bytes_;
     std::size_t set_bytes_;
     cuda::DeviceBytes pixels_;  ///< [number of samples, C, H, W], or nothing
     std::array<Slot, 2> slots_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/channels_last.hpp"
+#include "train/replica_check.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -53,13 +54,14 @@ void DeviceTrainingStep::fetch_state() {
     stream_.synchronize();
 }
 
-StateTensors DeviceTrainingStep::own_state(std::vector<float>& memory) {
-    memory.resize(StateTensors::num_floats(layout()));
+std::string DeviceTrainingStep::state_digests() const {
+    // Not through the host's copy: all ranks of the host share that one.
+    std::vector<float> memory(StateTensors::num_floats(layout()));
     StateTensors const own = StateTensors::in(memory, layout());
     for (auto const part : per_parameter) queue_copy(own.*part, on_device_.*part, stream_);
     queue_copy(own.statistics, on_device_.statistics, stream_);
     stream_.synchronize();
-    return own;
+    return replica_digests(own);
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {

@@ -17,7 +17,7 @@ class DeviceTrainingStep : public TrainingStep {
 
     void load_state() override;
     void fetch_state() override;
-    StateTensors own_state(std::vector<float>& memory) override;
+    std::string state_digests() const override;
 
   private:
     void add(std::span<float> target, std::span<float const> source) override;

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "data/batch_loader.hpp"
 #include "parallel/gradient_exchange.hpp"
@@ -40,9 +40,8 @@ class TrainingStep {
     virtual void load_state() = 0;
     /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
     virtual void fetch_state() = 0;
-    /// The state that this rank computes with, for comparing it with the others': where that is a device's, a copy in `memory`, in
-    /// the device's order.
-    virtual StateTensors own_state(std::vector<float>& memory) = 0;
+    /// replica_digests() of what this rank's steps go on with: on GPUs each rank has a copy of its own.
+    virtual std::string state_digests() const = 0;
     /// Tells `phases` from now on what this rank is at. It must outlive the step.
     void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
@@ -73,7 +72,7 @@ class HostTrainingStep : public TrainingStep {
 
     void load_state() override {}
     void fetch_state() override {}
-    StateTensors own_state(std::vector<float>&) override { return tensors_; }
+    std::string state_digests() const override;
 
   private:
     void add(std::span<float> target, std::span<float const> source) override;
