@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
+#include "cuda/out_of_memory.hpp"
 #include "cuda/sum_order_check.hpp"
 #include "cuda/sum_stack.hpp"
 
@@ -221,11 +222,12 @@ void* allocate(MemoryKind kind, std::size_t size_bytes) {
         return memory;
     }
     cudaError_t const status = cudaMalloc(&memory, size_bytes);
-    require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
-            "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
-            "a smaller "
-            "--batch-size",
-            size_bytes >> 20);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // else the next kernel's check would tell it again
+        MemoryInfo there;
+        cudaMemGetInfo(&there.free_bytes, &there.total_bytes);
+        fail_out_of_memory(size_bytes, there);
+    }
     cuda_check(status, "cudaMalloc");
     // cudaMemset does not wait, and no stream of ours waits for the one it is queued in.
     cuda_check(cudaMemset(memory, 0, size_bytes), "cudaMemset");

@@ -14,6 +14,8 @@
 #include "core/error.hpp"
 #include "cuda/deferred_host_streams.hpp"
 #include "cuda/device_runtime.hpp"
+#include "cuda/limited_host_memory.hpp"
+#include "cuda/out_of_memory.hpp"
 #include "cuda/sum_order_check.hpp"
 #include "cuda/sum_stack.hpp"
 
@@ -21,6 +23,10 @@ namespace holdfast::cuda {
 namespace {
 
 constexpr std::align_val_t alignment{256};
+
+constexpr MemoryInfo unlimited{std::numeric_limits<std::size_t>::max(),
+                               std::numeric_limits<std::size_t>::max()};
+MemoryInfo g_memory = unlimited;
 
 // Everything is done when it is asked for, so streams and events have nothing to wait for; but for the streams made within
 // DeferredHostStreams. One lock for all of these, since work in one may wait for another.
@@ -136,13 +142,20 @@ void Graph::launch(Stream const&) const { work_(); }
 DeferredHostStreams::DeferredHostStreams() { g_defer = true; }
 DeferredHostStreams::~DeferredHostStreams() { g_defer = false; }
 
-void* allocate(MemoryKind, std::size_t size_bytes) {
+LimitedHostMemory::LimitedHostMemory(std::size_t size_bytes) { g_memory = {size_bytes, size_bytes}; }
+LimitedHostMemory::~LimitedHostMemory() { g_memory = unlimited; }
+
+void* allocate(MemoryKind kind, std::size_t size_bytes) {
+    if (kind == MemoryKind::device && g_memory.total_bytes != unlimited.total_bytes) {
+        if (size_bytes > g_memory.free_bytes) fail_out_of_memory(size_bytes, g_memory);
+        g_memory.free_bytes -= size_bytes;
+    }
     return std::memset(::operator new(size_bytes, alignment), 0, size_bytes);
 }
 
 void release(MemoryKind, void* memory) { ::operator delete(memory, alignment); }
 
-std::size_t free_device_memory() { return std::numeric_limits<std::size_t>::max(); }
+std::size_t free_device_memory() { return g_memory.free_bytes; }
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
     if (deferred(stream, [=](Stream const& now) { copy(to, from, size_bytes, now); })) return;

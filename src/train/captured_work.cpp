@@ -64,7 +64,8 @@ class GraphMemory {
     GraphMemory& operator=(GraphMemory const&) = delete;
 
   private:
-    static constexpr c10::MempoolId_t pool{1, 0};  // no other graphs are made in this process
+    /// LibTorch's MempoolId_t. No other graphs are made in this process.
+    static constexpr std::pair<unsigned long long, unsigned long long> pool{1, 0};
 
     c10::DeviceIndex gpu_;
     bool is_taken_ = false;

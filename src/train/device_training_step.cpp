@@ -83,15 +83,10 @@ void DeviceTrainingStep::consume([[maybe_unused]] std::size_t offset, std::span<
     if (on_device_.has_averages())
         cuda::update_average(on_device_.average_statistics.data(), on_device_.statistics.data(),
                              layout().num_statistics_floats(), rates.average_weight, stream_);
-    sum_of_tail_ = sum.data() + layout().tail_begin;
+    // Into pinned memory: the copy waits for nothing, and is done when the exchange is.
+    cuda::copy(tail_.data(), sum.data() + layout().tail_begin, tail_.size() * sizeof(float), stream_);
 }
 
-std::span<float const> DeviceTrainingStep::read_tail() {
-    // Not among the work that consume queues: a copy to memory that is not pinned waits for the stream, and while the exchange
-    // is under way only NcclExchange may wait, because it notices a lost peer.
-    cuda::copy(tail_.data(), sum_of_tail_, sizeof tail_, stream_);
-    stream_.synchronize();
-    return tail_;
-}
+std::span<float const> DeviceTrainingStep::read_tail() { return {tail_.data(), tail_.size()}; }
 
 }  // namespace holdfast::train

@@ -3,7 +3,6 @@
 // comes to the host but the sixteen floats of the tail, and the state itself when it is saved.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -37,8 +36,7 @@ class DeviceTrainingStep : public TrainingStep {
     StateTensors on_device_;
     StateTensors in_host_;
     cuda::DeviceFloats one_;
-    float const* sum_of_tail_ = nullptr;  ///< on the device, until the next exchange
-    std::array<float, model::FlatLayout::tail_size> tail_{};
+    cuda::PinnedFloats tail_{model::FlatLayout::tail_size};
 };
 
 }  // namespace holdfast::train

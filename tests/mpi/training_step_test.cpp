@@ -2,10 +2,14 @@
 // A step on several ranks, seen by each of them. (That its bits are those of one rank: training_bits_test.cpp.)
 #include "train/training_step.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include <gtest/gtest.h>
 
+#include "cuda/limited_host_memory.hpp"
+#include "support/expect_error.hpp"
 #include "support/launch_table_of.hpp"
 #include "support/small_training.hpp"
 #include "train/training_engine.hpp"
@@ -42,6 +46,67 @@ TEST(TrainingStep, WhatIsNotFiniteOnOneRankIsSeenByAll) {
             EXPECT_FALSE(collective_step(world, replica, value).is_finite)
                 << value << " in an image of replica " << replica << ", seen by rank " << world.rank();
     EXPECT_TRUE(collective_step(world, 0, 1.0f).is_finite);
+}
+
+/// Steps on devices of that layout; the state that then lies in host memory, and the losses.
+std::vector<float> collective_train(parallel::Communicator const& world, Layout layout, int num_steps) {
+    cuda::Stream const stream;
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                          {.stream = &stream, .layout = layout});
+    engine.initialize(world, 1);
+    world.barrier();
+    if (world.rank() == 0)
+        for (std::span<float> const part : {engine.tensors().parameters, engine.tensors().momentum})
+            std::ranges::fill(part, -7.0f);  // to be overwritten
+    std::vector<float> result;
+    data::StepBatch batch;
+    batch.global_samples = samples_of_a_replica * world.size();
+    batch.replicas.push_back(
+        test::random_batch(samples_of_a_replica, static_cast<std::uint32_t>(world.rank())));
+    for (int step = 0; step < num_steps; ++step)
+        result.push_back(engine.training_step().run(batch, test::image_shape, {.lr = 0.05f}, false).loss);
+    world.barrier();
+    if (world.rank() == 0) {
+        engine.training_step().fetch_state();
+        for (std::span<float> const part :
+             {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+            result.insert(result.end(), part.begin(), part.end());
+    }
+    world.barrier();
+    return result;
+}
+
+TEST(TrainingStep, ChannelsLastOnDevicesIsNotSeenFromOutside) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    EXPECT_EQ(collective_train(world, Layout::nhwc, 0), collective_train(world, Layout::nchw, 0));
+    std::vector<float> const nhwc = collective_train(world, Layout::nhwc, 1);
+    std::vector<float> const nchw = collective_train(world, Layout::nchw, 1);
+    ASSERT_EQ(nhwc.size(), nchw.size());
+    for (std::size_t i = 0; i < nhwc.size(); ++i) ASSERT_NEAR(nhwc[i], nchw[i], 1e-3) << "value " << i;
+    if (world.rank() == 0) {  // the others have the losses only
+        EXPECT_NE(nhwc, nchw) << "nothing was done otherwise";
+    }
+}
+
+TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    std::optional<cuda::LimitedHostMemory> limit;
+    if (world.rank() == world.size() - 1) limit.emplace(1'000'000);
+    cuda::Stream const stream;
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    test::expect_error(
+        [&] {
+            TrainingEngine(world, settings, {18, 16, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                           {.stream = &stream});
+        },
+        {"of its 0.001 GB are free", "--batch-size"});
 }
 
 }  // namespace
