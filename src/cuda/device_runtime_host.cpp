@@ -22,7 +22,7 @@ std::string device_name(int) { return "host"; }
 void use_device(int) {}
 
 // Everything is done when it is asked for, so streams and events have nothing to wait for.
-Stream::Stream() = default;
+Stream::Stream(StreamPriority) {}
 Stream::~Stream() = default;
 void Stream::synchronize() const {}
 Event::Event() = default;
