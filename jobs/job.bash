@@ -5,6 +5,10 @@
 #   train_until_finished SCRIPT ARGUMENT...   one start of a training job, which puts the job back into the queue where that helps
 set -u
 
+if [[ -z ${SLURM_JOB_ID:-} ]]; then
+    echo "this is not a SLURM job; submit the script with sbatch, or start 'holdfast supervise' where there is no SLURM" >&2
+    exit 2
+fi
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain number may name another task of the array
 job=${job:-$SLURM_JOB_ID}
 run=${HOLDFAST_RUN:-$SLURM_SUBMIT_DIR/holdfast-run}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}

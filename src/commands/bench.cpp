@@ -18,6 +18,7 @@
 #include "commands/settings_flags.hpp"
 #include "commands/version.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 #include "core/log.hpp"
 #include "core/seconds_since.hpp"
 #include "parallel/launch_table.hpp"
@@ -140,7 +141,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     json["start_to_first_step_s"] = start_to_first_step_s;
     json["losses"] = losses;  // of all steps, those before the measured ones too
     if (options.json) {
-        std::cout << json.dump(2) << '\n';
+        std::cout << json_text(json) << '\n';
     } else {
         fmt::print("{} ranks on {}, {} replicas x {} samples, {} threads per replica, {} exchange\n",
                    world.size(), device.description, settings.replicas, settings.batch_size, settings.threads,

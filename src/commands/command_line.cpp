@@ -116,6 +116,15 @@ int own_argc(Arguments const& arguments) {
     return static_cast<int>(std::ranges::find(all, std::string_view("--")) - all.begin());
 }
 
+/// What to say after a usage error.
+std::string_view advice_for(Arguments const& arguments) {
+    bool const lacks_mark = arguments.argc > 1 && std::string_view(arguments.argv[1]) == "supervise" &&
+                            own_argc(arguments) == arguments.argc;
+    return lacks_mark ? "The command to supervise comes after --, as in: holdfast supervise --np 4 -- train "
+                        "--epochs 90"
+                      : "Run 'holdfast --help' or 'holdfast COMMAND --help' for the commands and flags.";
+}
+
 /// What the command line is good for if no command is to be run: help, a version, a usage error. Prints it.
 std::optional<ExitCode> parse(Program& program, Arguments const& arguments) {
     CLI::App& app = program.app;
@@ -138,7 +147,8 @@ std::optional<ExitCode> parse(Program& program, Arguments const& arguments) {
             std::cerr << "error: "
                       << (is_unknown_command ? fmt::format("unknown command '{}'", arguments.argv[1])
                                              : error.what())
-                      << "\nRun 'holdfast --help' or 'holdfast COMMAND --help' for the commands and flags.\n";
+                      << '\n'
+                      << advice_for(arguments) << '\n';
         return ExitCode::usage;
     } catch (Error const& error) {
         if (speaks_for_the_launch()) std::cerr << "error: " << error.what() << '\n';

@@ -27,6 +27,7 @@
 #include "commands/settings_flags.hpp"
 #include "commands/train_start.hpp"
 #include "commands/version.hpp"
+#include "core/json_text.hpp"
 #include "core/log.hpp"
 #include "cuda/device_runtime.hpp"
 #include "data/image_dataset.hpp"
@@ -291,7 +292,7 @@ void collective_look_closer(Communicator const& world, DoctorOptions const& opti
     int const threads =
         static_cast<int>(settings.threads == 0 ? default_threads(settings, table) : settings.threads);
     findings.push_back(doctor::judge_binding(table, threads));
-    findings.push_back(doctor::judge_oversubscription(table, collective_cpu_quota(world)));
+    findings.push_back(doctor::judge_oversubscription(table, threads, collective_cpu_quota(world)));
     add(collective_arithmetic(world, threads, device.compute));
     add(collective_installation(world, options, uses_gpus));
     add(collective_storage(world, options, hosts));
@@ -376,8 +377,7 @@ Diagnosis collective_diagnose(Communicator const& world, DoctorOptions const& op
 
 void print_diagnosis(Diagnosis const& diagnosis, DoctorOptions const& options) {
     if (options.json)
-        std::cout << json_of(diagnosis).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-                  << std::endl;
+        std::cout << json_text(json_of(diagnosis)) << std::endl;
     else if (options.quick)
         std::cerr << doctor::trouble_of(diagnosis.findings);
     else

@@ -11,6 +11,7 @@
 #include "commands/launch_device.hpp"
 #include "commands/run_path.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
 #include "parallel/launch_table.hpp"
@@ -76,14 +77,14 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     if (world.rank() == 0) {
         double const loss = sums.loss / static_cast<double>(sums.count);
         if (options.json)
-            std::cout << nlohmann::ordered_json{{"file", file->name()},
-                                                {"step", file->integer(checkpoint::step_path)},
-                                                {"test_loss", loss},
-                                                {"test_correct", sums.correct},
-                                                {"test_count", sums.count},
-                                                {"test_accuracy", static_cast<double>(sums.correct) /
-                                                                      static_cast<double>(sums.count)}}
-                             .dump(2)
+            std::cout << json_text(nlohmann::ordered_json{
+                             {"file", file->name()},
+                             {"step", file->integer(checkpoint::step_path)},
+                             {"test_loss", loss},
+                             {"test_correct", sums.correct},
+                             {"test_count", sums.count},
+                             {"test_accuracy",
+                              static_cast<double>(sums.correct) / static_cast<double>(sums.count)}})
                       << '\n';
         else
             log::info("{}: test loss {:.4f}\n{}", file->name(), loss,

@@ -11,6 +11,7 @@
 #include "commands/commands.hpp"
 #include "commands/version.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 #include "cuda/device_runtime.hpp"
 #include "data/sample_file.hpp"
 #include "hdf5/image_file.hpp"
@@ -65,7 +66,7 @@ Action add_info(CLI::App& app) {
         json["cores_machine"] = parallel::num_machine_cores();
         json["fingerprint"] = nlohmann::ordered_json::parse(train::numeric_fingerprint(1));
         if (*as_json) {
-            std::cout << json.dump(2) << '\n';
+            std::cout << json_text(json) << '\n';
         } else {
             for (auto const& [key, value] : json.items())
                 std::cout << fmt::format("{:<16} {}\n", key,

@@ -10,6 +10,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/run_path.hpp"
+#include "core/json_text.hpp"
 
 namespace holdfast::commands {
 namespace {
@@ -69,7 +70,7 @@ Action add_inspect(CLI::App& app) {
     return [options](Arguments&) {
         nlohmann::ordered_json const json = summary(open_checkpoint(options->path));
         if (options->json)
-            std::cout << json.dump(2) << '\n';
+            std::cout << json_text(json) << '\n';
         else
             print(json);
         return ExitCode::finished;

@@ -19,6 +19,7 @@
 #include "commands/commands.hpp"
 #include "commands/run_path.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 #include "report/metrics_csv.hpp"
 #include "train/ledger.hpp"
 #include "train/run_state.hpp"
@@ -339,7 +340,7 @@ Action add_verify(CLI::App& app) {
     return [options](Arguments&) {
         auto const show = [&](auto const& result) {
             if (options->json)
-                std::cout << to_json(result).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+                std::cout << json_text(to_json(result)) << '\n';
             else
                 print(result);
             return result.is_good() ? ExitCode::finished : ExitCode::do_not_requeue;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.hpp"
 #include "core/log.hpp"
 
 namespace holdfast::report {
@@ -34,8 +35,7 @@ void MetricsLog::append(std::int64_t step, std::string const& event, nlohmann::o
     nlohmann::ordered_json row{{"launch", launch_}, {"step", step}, {"event", event}};
     row.update(fields);
     // Text that is not UTF-8 (a path, say) must not throw here.
-    std::string const line =
-        row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    std::string const line = json_text(row, -1) + "\n";
     ssize_t const written = ::write(fd_, line.data(), line.size());
     if (written == static_cast<ssize_t>(line.size())) return;
     warn_once(written < 0 ? errno : ENOSPC);

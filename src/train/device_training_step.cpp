@@ -2,6 +2,9 @@
 #include "train/device_training_step.hpp"
 
 #include <cassert>
+#include <vector>
+
+#include "train/replica_check.hpp"
 
 namespace holdfast::train {
 
@@ -19,10 +22,18 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     stream_.synchronize();
 }
 
-void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) {
+void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
     for (auto const part : {&StateTensors::parameters, &StateTensors::momentum, &StateTensors::statistics})
         cuda::copy((to.*part).data(), (from.*part).data(), (from.*part).size_bytes(), stream_);
     stream_.synchronize();
+}
+
+std::string DeviceTrainingStep::state_digests() const {
+    // Not through the host's copy: all ranks of the host share that one.
+    std::vector<float> own(StateTensors::num_floats(layout()));
+    StateTensors const copy = StateTensors::in(own, layout());
+    copy_state(copy, on_device_);
+    return replica_digests(copy);
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {

@@ -19,9 +19,10 @@ class DeviceTrainingStep : public TrainingStep {
 
     void load_state() override { copy_state(on_device_, in_host_); }
     void fetch_state() override { copy_state(in_host_, on_device_); }
+    std::string state_digests() const override;
 
   private:
-    void copy_state(StateTensors const& to, StateTensors const& from);
+    void copy_state(StateTensors const& to, StateTensors const& from) const;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override;
     void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;

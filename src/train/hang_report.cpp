@@ -9,6 +9,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.hpp"
+
 namespace holdfast::train {
 namespace {
 
@@ -205,7 +207,7 @@ std::string to_json(HostReport const& report, HostRanks const& host, std::int64_
     for (HostRanks const& silent : judgement.silent_hosts)
         json["hosts_without_report"].push_back(silent.name);
     json["conclusion"] = conclusion;
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return json_text(json) + "\n";
 }
 
 std::optional<HostReport> host_report_from_json(std::string const& text) {

@@ -14,6 +14,7 @@
 #include "checkpoint/durable_file.hpp"
 #include "core/digest.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -268,7 +269,7 @@ Position position_at(std::int64_t step, std::int64_t steps_per_epoch, std::int64
 
 std::string to_line(LedgerRow const& row) {
     // Host names and paths may be anything; a ledger that cannot be written would be worse than a replaced character.
-    std::string line = to_json(row).dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string line = json_text(to_json(row), -1);
     line.pop_back();
     return with_check(line);
 }

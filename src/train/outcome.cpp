@@ -10,6 +10,7 @@
 
 #include "checkpoint/durable_file.hpp"
 #include "core/error.hpp"
+#include "core/json_text.hpp"
 
 namespace holdfast::train {
 
@@ -24,7 +25,7 @@ std::string to_json(LaunchOutcome const& outcome) {
     json["launches_without_progress"] = outcome.launches_without_progress;
     json["asked_to_stop"] = outcome.asked_to_stop;
     // A reason may quote a path that is not UTF-8.
-    return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return json_text(json) + "\n";
 }
 
 std::optional<LaunchOutcome> read_outcome(std::filesystem::path const& run_dir) {

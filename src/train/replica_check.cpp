@@ -16,15 +16,14 @@ std::string replica_digests(StateTensors const& tensors) {
 }
 
 void collective_check_replicas(parallel::Communicator const& communicator, RunState const& state,
-                               std::int64_t saved_step, data::ImageDataset const& train_set,
-                               data::ImageDataset const& test_set) {
+                               std::string const& state_digests, std::int64_t saved_step,
+                               data::ImageDataset const& train_set, data::ImageDataset const& test_set) {
     std::string const advice = fmt::format(
         "nothing of it was saved, the checkpoint of step {} is good; check that host's memory, disk and "
         "network, and "
         "go on without it",
         saved_step);
-    std::string const difference =
-        parallel::collective_difference(communicator, replica_digests(state.tensors));
+    std::string const difference = parallel::collective_difference(communicator, state_digests);
     if (!difference.empty())
         throw AgreedError(
             ExitCode::do_not_requeue,

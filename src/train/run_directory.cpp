@@ -7,7 +7,6 @@
 #include <cstring>
 #include <ctime>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -80,7 +79,12 @@ RunDirectory::RunDirectory(fs::path const& path, int keep, std::vector<std::stri
       metrics_(path_ / "metrics.jsonl", launch_),
       ledger_(path_ / "ledger.jsonl", {launch_, std::move(hosts), ranks}, ownership_.temp_dir()) {
     // A request to stop that an earlier launch has obeyed, or never saw.
-    ::unlink((path_ / "drain").c_str());
+    fs::path const drain = path_ / "drain";
+    std::error_code error;
+    fs::remove(drain, error);
+    require(!error, ExitCode::do_not_requeue,
+            "{} cannot be removed: {} (while it is there, every launch saves and stops at once); remove it",
+            drain.string(), error.message());
 }
 
 std::optional<checkpoint::StoredCheckpoint> RunDirectory::read_newest_good(
@@ -213,7 +217,10 @@ void RunDirectory::record_digest(RunState& state) {
     }
 }
 
-bool RunDirectory::wants_drain() const { return ::access((path_ / "drain").c_str(), F_OK) == 0; }
+bool RunDirectory::wants_drain() const {
+    std::error_code ignored;
+    return fs::exists(path_ / "drain", ignored);
+}
 
 void RunDirectory::write_outcome(LaunchOutcome outcome) {
     outcome.launch = launch_;

@@ -8,6 +8,7 @@
 #include "core/seconds_since.hpp"
 #include "optim/running_statistics.hpp"
 #include "optim/sgd.hpp"
+#include "train/replica_check.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -80,6 +81,8 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
         }
     }
 }
+
+std::string HostTrainingStep::state_digests() const { return replica_digests(tensors_); }
 
 HostTrainingStep::HostTrainingStep(model::FlatLayout const& layout, StateTensors const& tensors,
                                    std::span<float> tail, parallel::GradientExchange& exchange,

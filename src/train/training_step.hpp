@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "data/batch_loader.hpp"
 #include "parallel/gradient_exchange.hpp"
@@ -39,6 +40,8 @@ class TrainingStep {
     virtual void load_state() = 0;
     /// Makes the state after the last step visible in host memory, for who saves it. Any rank may.
     virtual void fetch_state() = 0;
+    /// replica_digests() of what this rank's steps go on with: on GPUs each rank has a copy of its own.
+    virtual std::string state_digests() const = 0;
     /// Tells `phases` from now on what this rank is at. It must outlive the step.
     void report_to(PhaseBoard& phases) { phases_ = &phases; }
 
@@ -69,6 +72,7 @@ class HostTrainingStep : public TrainingStep {
 
     void load_state() override {}
     void fetch_state() override {}
+    std::string state_digests() const override;
 
   private:
     void add(std::span<float> target, std::span<float const> source) override;

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: job_scripts_test.py SOURCE_DIR: what a reader of jobs/*.sbatch relies on, without SLURM."""
 import re
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
-SOURCE = Path(sys.argv[1])
+SOURCE = Path(sys.argv[1]).resolve()
 SCRIPTS = sorted((SOURCE / "jobs").glob("*.sbatch"))
 # What every site takes. No account, partition, or GPUs: a site without any refuses the script.
 NEUTRAL = {"job-name", "nodes", "ntasks-per-node", "cpus-per-task", "time", "signal", "requeue", "open-mode", "output", "array"}
@@ -32,6 +34,18 @@ class JobScripts(unittest.TestCase):
             if "signal" in directives(script):
                 self.assertRegex(directives(script)["signal"], "^B:USR1@", "mpirun is no job step: without B: nobody hears it")
                 self.assertRegex(code[0], "^trap .* USR1", script)
+
+    def test_started_without_slurm(self):
+        with tempfile.TemporaryDirectory() as prefix:
+            for name in ("bin", "share/holdfast"):
+                (Path(prefix) / name).mkdir(parents=True)
+            (Path(prefix) / "share/holdfast/jobs").symlink_to(SOURCE / "jobs")
+            (Path(prefix) / "bin/holdfast").write_text("#!/bin/sh\n")
+            (Path(prefix) / "bin/holdfast").chmod(0o755)
+            for script in SCRIPTS:
+                ended = subprocess.run(["bash", script], env={"PATH": f"{prefix}/bin:/usr/bin:/bin"}, capture_output=True, text=True)
+                self.assertEqual(ended.returncode, 2, ended)
+                self.assertIn("submit the script with sbatch", ended.stderr, script)
 
     def test_no_names_of_a_site(self):
         for file in (SOURCE / "jobs").iterdir():

@@ -3,6 +3,7 @@
 """Checkpoints seen from outside: damaged ones are skipped or refused, and verify, inspect, eval and --init-from read them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -132,6 +133,13 @@ class GoodCheckpoints(WithARun):
         for words in (content["state_digest"], content["parameters_digest"], "layer2.0.downsample.0.weight", "synthetic:47"):
             self.assertIn(words, text)
         self.assertEqual(files_below(self.run_dir), before, "verify or inspect changed something")
+
+    def test_json_of_names_that_are_not_utf8(self):
+        odd = self.folder / os.fsdecode(b"odd \xff run")
+        shutil.copytree(self.run_dir, odd)
+        for command in ("verify", "inspect", "eval"):
+            content = json.loads(self.run_ok(command, odd, "--json").stdout)
+            self.assertIn("odd \ufffd run", json.dumps(content, ensure_ascii=False), command)
 
     def test_step_0_is_saved_before_the_first_step_whoever_starts(self):
         first = inspect(checkpoints(self.run_dir)[0])

@@ -175,6 +175,15 @@ class DrainTest(holdfast_run.TestCaseWithUndisturbedRun):
         self.assertFalse((run / "drain").exists())
         self.assert_same_result(run, self.undisturbed)
 
+    def test_folder_of_that_name(self):
+        """It would stop every launch after one step, for ever."""
+        run = self.folder / "run"
+        (run / "drain").mkdir(parents=True)
+        self.run_ok("train", *LONG, "--run", run, "--max-steps", 7)
+        self.assertFalse((run / "drain").exists())
+        (run / "drain" / "mine").mkdir(parents=True)
+        self.assert_fails(holdfast_run.run("train", "--run", run, "--max-steps", 8, ranks=2), 93, str(run / "drain"), "remove it")
+
 
 if __name__ == "__main__":
     holdfast_run.main()

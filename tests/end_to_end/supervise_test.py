@@ -383,7 +383,7 @@ class CommandLine(SuperviseTest):
         self.assert_usage_error("--", "train", words=["--np"])
         self.assert_usage_error("--np", 2, words=["--"])
         self.assert_usage_error("--np", 2, "--", words=["--"])
-        self.assert_usage_error("--np", 2, "train", words=["train"])
+        self.assert_usage_error("--np", 2, "train", words=["comes after --, as in: holdfast supervise"])
         self.assert_usage_error("--np", 2, "--", "eval", "run", words=["eval", "only train"])
         self.assert_usage_error("--np", 0, "--", "train", words=["--np"])
         self.assert_usage_error("--np", 2, "--min-np", 3, "--", "train", words=["--min-np 3", "--np 2"])

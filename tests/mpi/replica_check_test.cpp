@@ -41,7 +41,8 @@ struct Copies {
 };
 
 void collective_check(Communicator const& communicator, Copies const& copies) {
-    collective_check_replicas(communicator, copies.state, 8, *copies.sets.train, *copies.sets.test);
+    collective_check_replicas(communicator, copies.state, replica_digests(copies.state.tensors), 8,
+                              *copies.sets.train, *copies.sets.test);
 }
 
 /// The message, the same on all ranks; empty if the check passes.

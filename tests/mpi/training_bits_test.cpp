@@ -161,6 +161,25 @@ void collective_check(Communicator const& world, Case const& c, int slots, Compu
     expect_same(collective_train(world, c, slots, device), reference);
 }
 
+/// What --check-replicas-every compares.
+TEST(StateDigests, AreOfTheRanksOwnDevice) {
+    Communicator const world = Communicator::collective_world();
+    if (world.size() < 2) GTEST_SKIP() << "needs two ranks";
+    TrainingEngine engine = collective_make_engine(world, {world.size()}, 1, device_in_host_memory());
+    engine.initialize(world, 1);
+    std::string const good = engine.training_step().state_digests();
+    for (std::string const& other : world.all_gather(good)) EXPECT_EQ(other, good);
+    if (world.rank() == 1) {
+        engine.tensors().momentum.front() = 1;
+        engine.training_step().load_state();
+    }
+    world.barrier();
+    if (world.rank() == 1) engine.tensors().momentum.front() = 0;  // what the host shares is as before
+    world.barrier();
+    std::vector<std::string> const now = world.all_gather(engine.training_step().state_digests());
+    for (std::size_t rank = 0; rank < now.size(); ++rank) EXPECT_EQ(now[rank] == good, rank != 1) << rank;
+}
+
 /// Hosts of so many ranks, in turn: {1, 3} is 1, 3, 1, 3 ... ranks.
 HostOf hosts_of_sizes(std::vector<int> const& sizes) {
     return [sizes](int rank) {

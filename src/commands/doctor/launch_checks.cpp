@@ -222,7 +222,8 @@ Finding judge_binding(parallel::LaunchTable const& table, int threads) {
             "", ""};
 }
 
-Finding judge_oversubscription(parallel::LaunchTable const& table, std::vector<double> const& cpu_quota) {
+Finding judge_oversubscription(parallel::LaunchTable const& table, int threads,
+                               std::vector<double> const& cpu_quota) {
     constexpr char const* check = "oversubscription";
     if (std::vector<std::string> const warnings = table.crowded_core_warnings(); !warnings.empty())
         return finding_of_all(check, State::warning, warnings);
@@ -230,6 +231,15 @@ Finding judge_oversubscription(parallel::LaunchTable const& table, std::vector<d
         auto const& row = table.rows[static_cast<std::size_t>(rank)];
         double const quota = cpu_quota[static_cast<std::size_t>(rank)];
         int const cores = table.num_cores_of_host(row.host);
+        int const ranks = table.num_ranks_of_host(row.host);
+        if (ranks * threads > cores)
+            return {check, State::warning,
+                    fmt::format("{} ranks with {} threads each share {} cores on {}", ranks, threads, cores,
+                                row.host_name),
+                    "the threads take turns, and every step waits for the slowest",
+                    fmt::format("start {} ranks there (any number gives the same result), or give fewer "
+                                "--threads in a new run",
+                                std::max(1, cores / threads))};
         if (quota > 0 && quota < cores)
             return {check, State::warning,
                     fmt::format("the container on {} shows {} cores and may use {:.1f} at a time",
@@ -240,7 +250,7 @@ Finding judge_oversubscription(parallel::LaunchTable const& table, std::vector<d
                         "are at most {:.0f}",
                         cores, std::max(1.0, quota))};
     }
-    return {check, State::ok, "no more ranks than cores on any host", "", ""};
+    return {check, State::ok, "no more threads than cores on any host", "", ""};
 }
 
 }  // namespace holdfast::commands::doctor

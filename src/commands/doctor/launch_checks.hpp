@@ -46,7 +46,8 @@ Finding judge_gpus_per_task(std::vector<RankView> const& views, std::string cons
 
 /// The cores of each rank, and for how many threads. `threads` per replica.
 Finding judge_binding(parallel::LaunchTable const& table, int threads);
-/// `cpu_quota`: cores that the container may use at a time, 0 if no limit, by rank.
-Finding judge_oversubscription(parallel::LaunchTable const& table, std::vector<double> const& cpu_quota);
+/// Threads of the ranks of a host against its cores. `cpu_quota`: cores that the container may use at a time, 0 if no limit, by rank.
+Finding judge_oversubscription(parallel::LaunchTable const& table, int threads,
+                               std::vector<double> const& cpu_quota);
 
 }  // namespace holdfast::commands::doctor

@@ -195,13 +195,17 @@ TEST(JudgeBinding, CoresAgainstThreads) {
     EXPECT_THAT(unused.seen, testing::AllOf(HasSubstr("node0 may use 1 of its 4"), HasSubstr("node1")));
 }
 
-TEST(JudgeOversubscription, RanksOrQuota) {
-    EXPECT_EQ(state_of(judge_oversubscription({{row(0, {0}), row(0, {1})}}, {0, 0})), State::ok);
-    EXPECT_EQ(state_of(judge_oversubscription({{row(0, {0, 1})}}, {2})), State::ok);
-    Finding const crowded = judge_oversubscription({{row(0, {0}), row(0, {0})}}, {0, 0});
+TEST(JudgeOversubscription, RanksThreadsOrQuota) {
+    EXPECT_EQ(state_of(judge_oversubscription({{row(0, {0}), row(0, {1})}}, 1, {0, 0})), State::ok);
+    EXPECT_EQ(state_of(judge_oversubscription({{row(0, {0, 1})}}, 2, {2})), State::ok);
+    Finding const crowded = judge_oversubscription({{row(0, {0}), row(0, {0})}}, 1, {0, 0});
     EXPECT_EQ(state_of(crowded), State::warning);
     EXPECT_THAT(crowded.seen, HasSubstr("2 ranks share 1 cores"));
-    Finding const quota = judge_oversubscription({{row(0, {0, 1})}}, {1.5});
+    Finding const threads = judge_oversubscription({{row(0, {0, 1}), row(0, {0, 1})}}, 2, {0, 0});
+    EXPECT_EQ(state_of(threads), State::warning);
+    EXPECT_THAT(threads.seen, HasSubstr("2 ranks with 2 threads each share 2 cores"));
+    EXPECT_THAT(threads.fix, HasSubstr("start 1 ranks"));
+    Finding const quota = judge_oversubscription({{row(0, {0, 1})}}, 1, {1.5});
     EXPECT_EQ(state_of(quota), State::warning);
     EXPECT_THAT(quota.seen, HasSubstr("may use 1.5"));
 }
