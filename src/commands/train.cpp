@@ -202,6 +202,9 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
                             engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
                            options.launch, engine.replicas());
     engine.training_step().load_state();
+    world.agree([&] {
+        if (launch.run_directory) launch.run_directory->take_tensors_from(engine.make_snapshot());
+    });
     if (launch.run_directory) {
         times.part_done("load");
         log::info("Ready after {}", times.text());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with -fmad=false: fused only where written.
 #include <algorithm>
+#include <cstring>
 #include <cuda_runtime.h>
 #include <exception>
 #include <utility>
@@ -154,6 +155,10 @@ void Event::make_wait(Stream const& stream) const {
                "cudaStreamWaitEvent");
 }
 
+void Event::synchronize() const {
+    cuda_check(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)), "cudaEventSynchronize");
+}
+
 bool Event::is_reached() const {
     cudaError_t const status = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
     if (status == cudaErrorNotReady) return false;
@@ -161,29 +166,39 @@ bool Event::is_reached() const {
     return true;
 }
 
-DeviceFloats::DeviceFloats(std::size_t count) : count_(count) {
-    if (count == 0) return;  // one rank receives nothing
+void* allocate(MemoryKind kind, std::size_t size_bytes) {
     void* memory = nullptr;
-    cudaError_t const status = cudaMalloc(&memory, count * sizeof(float));
+    if (kind == MemoryKind::pinned) {
+        cudaError_t const status = cudaHostAlloc(&memory, size_bytes, cudaHostAllocDefault);
+        require(
+            status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
+            "the host has no {} MB left that can be locked (copies from and to the GPU need them); give the "
+            "job more memory",
+            size_bytes >> 20);
+        cuda_check(status, "cudaHostAlloc");
+        std::memset(memory, 0, size_bytes);
+        return memory;
+    }
+    cudaError_t const status = cudaMalloc(&memory, size_bytes);
     require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
             "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
             "a smaller "
             "--batch-size",
-            count * sizeof(float) >> 20);
+            size_bytes >> 20);
     cuda_check(status, "cudaMalloc");
-    data_ = static_cast<float*>(memory);
-    cuda_check(cudaMemset(data_, 0, count * sizeof(float)), "cudaMemset");
+    // cudaMemset does not wait, and no stream of ours waits for the one it is queued in.
+    cuda_check(cudaMemset(memory, 0, size_bytes), "cudaMemset");
+    cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    return memory;
 }
 
-DeviceFloats::~DeviceFloats() {
-    // cudaFree waits for the GPU, which may itself wait for a lost peer: while unwinding it is left to the process's end.
-    if (std::uncaught_exceptions() == 0) cudaFree(data_);
-}
-
-DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
+void release(MemoryKind kind, void* memory) {
+    // Freeing waits for the GPU, which may itself wait for a lost peer: while unwinding it is left to the process's end.
+    if (memory == nullptr || std::uncaught_exceptions() > 0) return;
+    if (kind == MemoryKind::pinned)
+        cudaFreeHost(memory);
+    else
+        cudaFree(memory);
 }
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace holdfast::cuda {
@@ -48,29 +49,47 @@ class Event {
     Event& operator=(Event const&) = delete;
     void record(Stream const& stream);
     void make_wait(Stream const& stream) const;  ///< what comes later in `stream` waits for the point
+    void synchronize() const;                    ///< the host waits; at once if nothing was recorded
     bool is_reached() const;
 
   private:
     void* handle_ = nullptr;
 };
 
-/// Zero-filled floats in device memory, 256-byte aligned.
-class DeviceFloats {
+enum class MemoryKind {
+    device,
+    pinned,  ///< of the host, locked, so that copies from and to it run beside both sides
+};
+/// Throws Error(do_not_requeue) if there is not enough of it.
+void* allocate(MemoryKind kind, std::size_t size_bytes);
+void release(MemoryKind kind, void* memory);
+
+/// Zero-filled, 256-byte aligned.
+template <typename T, MemoryKind kind>
+class Memory {
   public:
-    DeviceFloats() = default;
-    explicit DeviceFloats(std::size_t count);
-    ~DeviceFloats();
-    DeviceFloats(DeviceFloats&& other) noexcept : data_(other.data_), count_(other.count_) {
-        other.data_ = nullptr;
+    Memory() = default;
+    explicit Memory(std::size_t count)
+        : data_(count == 0 ? nullptr : static_cast<T*>(allocate(kind, count * sizeof(T)))), count_(count) {}
+    ~Memory() { release(kind, data_); }
+    Memory(Memory&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+    Memory& operator=(Memory&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+        return *this;
     }
-    DeviceFloats& operator=(DeviceFloats&& other) noexcept;
-    float* data() const { return data_; }
+    T* data() const { return data_; }
     std::size_t size() const { return count_; }
 
   private:
-    float* data_ = nullptr;
+    T* data_ = nullptr;
     std::size_t count_ = 0;
 };
+using DeviceFloats = Memory<float, MemoryKind::device>;
+using DeviceBytes = Memory<std::uint8_t, MemoryKind::device>;
+using PinnedFloats = Memory<float, MemoryKind::pinned>;
+using PinnedBytes = Memory<std::uint8_t, MemoryKind::pinned>;
 
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <new>
 
 #include "core/error.hpp"
+#include "cuda/deferred_host_streams.hpp"
 #include "cuda/device_runtime.hpp"
 #include "cuda/sum_order_check.hpp"
 
@@ -12,6 +18,82 @@ namespace holdfast::cuda {
 namespace {
 
 constexpr std::align_val_t alignment{256};
+
+// Everything is done when it is asked for, so streams and events have nothing to wait for; but for the streams made within
+// DeferredHostStreams. One lock for all of these, since work in one may wait for another.
+using Lock = std::lock_guard<std::recursive_mutex>;
+std::recursive_mutex g_mutex;
+std::atomic<bool> g_defer{false};
+Stream const g_at_once;
+
+/// What a stream has been asked for and has not done yet.
+class Queue {
+  public:
+    std::uint64_t num_queued() const { return num_done_ + waiting_.size(); }
+    std::uint64_t num_done() const { return num_done_; }
+    void add(std::function<void()> work) { waiting_.push_back(std::move(work)); }
+    void run_one() {
+        std::function<void()> const work = std::move(waiting_.front());
+        waiting_.pop_front();
+        work();
+        ++num_done_;
+    }
+    void run_until(std::uint64_t num) {
+        while (num_done_ < num) run_one();
+    }
+    void run_all() {
+        Lock const lock(g_mutex);
+        run_until(num_queued());
+    }
+
+  private:
+    std::deque<std::function<void()>> waiting_;
+    std::uint64_t num_done_ = 0;
+};
+
+using SharedQueue = std::shared_ptr<Queue>;
+
+/// What the handle of such a stream points to.
+struct Deferred : HostQueue {
+    SharedQueue queue = std::make_shared<Queue>();
+    void add(std::function<void()> work) override {
+        Lock const lock(g_mutex);
+        queue->add(std::move(work));
+    }
+};
+Deferred* deferred_of(Stream const& stream) {
+    return static_cast<Deferred*>(static_cast<HostQueue*>(stream.get()));
+}
+SharedQueue queue_of(Stream const& stream) {
+    Deferred const* const deferred = deferred_of(stream);
+    return deferred != nullptr ? deferred->queue : nullptr;
+}
+
+/// What an event has recorded: `queue` has done so much. No queue: reached.
+struct Point {
+    SharedQueue queue;
+    std::uint64_t num_done = 0;
+
+    void reach() const {
+        if (queue) queue->run_until(num_done);
+    }
+    /// Asking takes time, in which the stream gets on.
+    bool is_reached_or_nearer() const {
+        if (!queue || queue->num_done() >= num_done) return true;
+        queue->run_one();
+        return false;
+    }
+};
+
+/// Whether `work(a stream that does not defer)` was put off until somebody waits for it.
+template <typename Work>
+bool deferred(Stream const& stream, Work work) {
+    Lock const lock(g_mutex);
+    SharedQueue const queue = queue_of(stream);
+    if (queue == nullptr) return false;
+    queue->add([work = std::move(work)] { work(g_at_once); });
+    return true;
+}
 
 }  // namespace
 
@@ -21,37 +103,65 @@ std::vector<std::string> visible_device_uuids() { return {}; }
 std::string device_name(int) { return "host"; }
 void use_device(int) {}
 
-// Everything is done when it is asked for, so streams and events have nothing to wait for.
-Stream::Stream(StreamPriority) {}
-Stream::~Stream() = default;
-void Stream::synchronize() const {}
-Event::Event() = default;
-Event::~Event() = default;
-void Event::record(Stream const&) {}
-void Event::make_wait(Stream const&) const {}
-bool Event::is_reached() const { return true; }
+Stream::Stream(StreamPriority) : handle_(g_defer ? static_cast<HostQueue*>(new Deferred) : nullptr) {}
 
-DeviceFloats::DeviceFloats(std::size_t count)
-    : data_(static_cast<float*>(::operator new(count * sizeof(float), alignment))), count_(count) {
-    std::fill_n(data_, count, 0.0f);
+Stream::~Stream() {
+    synchronize();
+    delete deferred_of(*this);
 }
 
-DeviceFloats::~DeviceFloats() { ::operator delete(data_, alignment); }
-
-DeviceFloats& DeviceFloats::operator=(DeviceFloats&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
+void Stream::synchronize() const {
+    if (SharedQueue const queue = queue_of(*this)) queue->run_all();
 }
 
-void copy(void* to, void const* from, std::size_t size_bytes, Stream const&) {
+Event::Event() : handle_(new Point) {}
+Event::~Event() { delete static_cast<Point*>(handle_); }
+
+void Event::record(Stream const& stream) {
+    Lock const lock(g_mutex);
+    SharedQueue const queue = queue_of(stream);
+    *static_cast<Point*>(handle_) = queue != nullptr ? Point{queue, queue->num_queued()} : Point{};
+}
+
+void Event::make_wait(Stream const& stream) const {
+    Lock const lock(g_mutex);
+    Point const point = *static_cast<Point*>(handle_);
+    if (deferred(stream, [point](Stream const&) { point.reach(); })) return;
+    point.reach();
+}
+
+void Event::synchronize() const {
+    Lock const lock(g_mutex);
+    static_cast<Point*>(handle_)->reach();
+}
+
+bool Event::is_reached() const {
+    Lock const lock(g_mutex);
+    return static_cast<Point*>(handle_)->is_reached_or_nearer();
+}
+
+DeferredHostStreams::DeferredHostStreams() { g_defer = true; }
+DeferredHostStreams::~DeferredHostStreams() { g_defer = false; }
+
+void* allocate(MemoryKind, std::size_t size_bytes) {
+    return std::memset(::operator new(size_bytes, alignment), 0, size_bytes);
+}
+
+void release(MemoryKind, void* memory) { ::operator delete(memory, alignment); }
+
+void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { copy(to, from, size_bytes, now); })) return;
     std::memmove(to, from, size_bytes);
 }
 
-void fill_with_zero(float* data, std::size_t count, Stream const&) { std::fill_n(data, count, 0.0f); }
+void fill_with_zero(float* data, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { fill_with_zero(data, count, now); })) return;
+    std::fill_n(data, count, 0.0f);
+}
 
 void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder const& order,
-                  std::size_t count, Stream const&) {
+                  std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { sum_in_order(out, sources, order, count, now); })) return;
     require_valid_order(sources, order);
     for (std::size_t i = 0; i < count; ++i) {
         float waiting[SumOrder::max_depth];
@@ -69,7 +179,10 @@ void sum_in_order(float* out, std::vector<float const*> const& sources, SumOrder
 }
 
 void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
-                float* not_finite, Stream const&) {
+                float* not_finite, Stream const& stream) {
+    if (deferred(stream,
+                 [=](Stream const& now) { write_leaf(leaf, source, count, scale, write, not_finite, now); }))
+        return;
     bool all_finite = true;
     for (std::size_t i = 0; i < count; ++i) {
         float const value = source != nullptr ? source[i] : 0.0f;
@@ -81,7 +194,10 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
 }
 
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const&) {
+              float lr, Stream const& stream) {
+    if (deferred(stream,
+                 [=](Stream const& now) { sgd_step(parameters, momentum, gradient, count, mu, lr, now); }))
+        return;
     for (std::size_t i = 0; i < count; ++i) {
         float const velocity = mu * momentum[i] + gradient[i];
         momentum[i] = velocity;
@@ -89,11 +205,14 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
     }
 }
 
-void update_running_mean(float* running, float const* batch, std::size_t count, Stream const&) {
+void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { update_running_mean(running, batch, count, now); })) return;
     for (std::size_t i = 0; i < count; ++i) running[i] = 0.1f * batch[i] + 0.9f * running[i];
 }
 
-void update_running_variance(float* running, float const* batch, std::size_t count, Stream const&) {
+void update_running_variance(float* running, float const* batch, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { update_running_variance(running, batch, count, now); }))
+        return;
     for (std::size_t i = 0; i < count; ++i) running[i] = std::fma(0.1f, batch[i], 0.9f * running[i]);
 }
 

@@ -109,9 +109,12 @@ void RunDirectory::start_save(RunState& state, LedgerRow row) {
     assert(!writing_.valid());
     Snapshot snapshot;
     snapshot.start = Clock::now();
-    auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
-    if (!image_) image_ = std::make_unique<checkpoint::CheckpointImage>(visit);
-    image_->copy(visit);
+    if (on_device_) {
+        on_device_->start();
+        snapshot.state = state;
+    } else {
+        copy_to_image(state);
+    }
     row.end = position_of(state);
     snapshot.row = std::move(row);
     snapshot.metrics_csv = report::metrics_csv(state.history);
@@ -119,7 +122,14 @@ void RunDirectory::start_save(RunState& state, LedgerRow row) {
     copied_position_ = snapshot.row.end;
     copied_epochs_ = state.history.size();
     snapshot.blocked_s = seconds_since(snapshot.start);
-    writing_ = std::async(std::launch::async, [this, snapshot] { return write(snapshot); });
+    writing_ = std::async(std::launch::async,
+                          [this, taken = std::move(snapshot)]() mutable { return write(std::move(taken)); });
+}
+
+void RunDirectory::copy_to_image(RunState& state) {
+    auto const visit = [&](checkpoint::StateArchive& archive) { state.visit(archive); };
+    if (!image_) image_ = std::make_unique<checkpoint::CheckpointImage>(visit);
+    image_->copy(visit);
 }
 
 bool RunDirectory::is_saving() const {
@@ -157,6 +167,10 @@ void RunDirectory::save_import(RunState& state, checkpoint::CheckpointFile const
 
 RunDirectory::Written RunDirectory::write(Snapshot snapshot) {
     Saving const saving(phases_, snapshot.row.end.step);
+    if (snapshot.state) {
+        snapshot.state->tensors = on_device_->wait();
+        copy_to_image(*snapshot.state);
+    }
     LedgerRow& row = snapshot.row;
     // Finite gradients can still overflow in the update itself.
     std::string const not_finite = image_->find_not_finite();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run directory as its owner sees it: checkpoints, metrics, ledger, outcome. Exists on rank 0 only, after the ownership has
 // been taken; everybody else reads checkpoints through checkpoint_store.hpp. A save copies the state and leaves the rest to
-// a writer thread, one save at a time.
+// a writer thread, one save at a time. What lies in a device's memory is copied beside the training too.
 #pragma once
 
 #include <chrono>
@@ -21,6 +21,7 @@
 #include "train/outcome.hpp"
 #include "train/phase_board.hpp"
 #include "train/run_state.hpp"
+#include "train/state_snapshot.hpp"
 
 namespace holdfast::train {
 
@@ -30,7 +31,7 @@ std::string outcome_json(std::int64_t launch, ExitCode code, std::string const& 
 
 /// What one save took.
 struct SaveTimes {
-    double blocked_s = 0;  ///< copying the state: the step waited for this
+    double blocked_s = 0;  ///< copying the state, or asking the device to: the step waited for this
     double durable_s = 0;  ///< from the start of the save until it was on the disk
     double busy_s = 0;     ///< processor time of the writer thread
 };
@@ -46,6 +47,8 @@ class RunDirectory {
     /// `known`: what was found before the run was taken over.
     std::optional<checkpoint::StoredCheckpoint> read_newest_good(
         std::optional<checkpoint::StoredCheckpoint> known = std::nullopt);
+    /// From now on saves take the tensors from there, not from the state's own. Null: as before.
+    void take_tensors_from(std::unique_ptr<StateSnapshot> snapshot) { on_device_ = std::move(snapshot); }
     /// Copies the state; the writer thread then makes it durable: ledger row, checkpoint, metrics.csv, and prunes old
     /// checkpoints. The save before it must be finished.
     void start_save(RunState& state);
@@ -85,6 +88,7 @@ class RunDirectory {
     void start_save(RunState& state, LedgerRow row);
     /// A state that is copied but not yet on the disk.
     struct Snapshot {
+        std::optional<RunState> state;  ///< whose tensors are still on their way from the device
         LedgerRow row;
         std::string metrics_csv, config_json;
         double blocked_s = 0;
@@ -97,6 +101,7 @@ class RunDirectory {
             trouble_afterwards;  ///< the checkpoint is on the disk, but what goes with it is not
     };
     Written write(Snapshot snapshot);
+    void copy_to_image(RunState& state);
 
     std::filesystem::path path_;
     int keep_;
@@ -114,6 +119,7 @@ class RunDirectory {
     std::size_t copied_epochs_ = 0;
     std::string metrics_csv_, config_json_;  ///< as last written
     bool warned_of_digest_ = false;
+    std::unique_ptr<StateSnapshot> on_device_;
     std::future<Written> writing_;  ///< declared last: destroyed first, which waits for the writer thread
 };
 

@@ -270,7 +270,6 @@ void Trainer::save_if_due(bool may_start) {
     if (!is_due || !may_start) return;
     parts_.phases.enter(Phase::save, parts_.state.step);
     schedule_.save_started(now_s());
-    parts_.training_step.fetch_state();
     run->start_save(parts_.state);
 }
 
@@ -295,7 +294,6 @@ void Trainer::collective_save() {
     parts_.communicator.agree([&] {
         RunDirectory* const run = parts_.run_directory;
         if (run == nullptr) return;
-        parts_.training_step.fetch_state();
         finish_older_save(*run);
         if (!run->holds(parts_.state)) run->save(parts_.state);
     });

@@ -79,7 +79,8 @@ data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange re
 TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Settings const& settings,
                                model::ResNetConfig const& config, parallel::LaunchTable const& table,
                                ComputeDevice device)
-    : replicas_(parallel::replica_range(communicator.rank(), communicator.size(),
+    : device_(device),
+      replicas_(parallel::replica_range(communicator.rank(), communicator.size(),
                                         static_cast<int>(settings.replicas))),
       network_(model::make_resnet(config)),
       memory_(parallel::HostSharedMemory::collective_allocate(
@@ -112,6 +113,12 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
         memory_.floats().subspan(StateTensors::num_floats(network_.layout), model::FlatLayout::tail_size);
     training_step_ = std::make_unique<HostTrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_,
                                                         replicas_.begin);
+}
+
+std::unique_ptr<StateSnapshot> TrainingEngine::make_snapshot() const {
+    if (!device_.has_device_memory()) return nullptr;
+    return std::make_unique<StateSnapshot>(
+        network_.layout, device_, std::span<float const>(device_memory_.data(), device_memory_.size()));
 }
 
 void TrainingEngine::initialize(parallel::Communicator const& communicator, std::uint64_t seed) {

@@ -12,6 +12,7 @@
 #include "parallel/host_shared_memory.hpp"
 #include "parallel/launch_table.hpp"
 #include "parallel/replica_range.hpp"
+#include "train/state_snapshot.hpp"
 #include "train/training_step.hpp"
 
 namespace holdfast::train {
@@ -43,10 +44,14 @@ class TrainingEngine {
     TrainingStep& training_step() { return *training_step_; }
     parallel::ReplicaRange replicas() const { return replicas_; }
 
+    /// For saving the state while the steps go on; null where it lies in host memory, from which a save copies it itself.
+    std::unique_ptr<StateSnapshot> make_snapshot() const;
+
     /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1; loaded.
     void initialize(parallel::Communicator const& communicator, std::uint64_t seed);
 
   private:
+    ComputeDevice device_;
     parallel::ReplicaRange replicas_;
     model::ResNet network_;
     parallel::HostSharedMemory memory_;

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
+#include "cuda/deferred_host_streams.hpp"
 #include "support/gradient_leaves.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -147,6 +148,42 @@ TEST(NcclExchange, BeginsBeforeTheBackwardPassEnds) {
                 expect_tree_sum(sum, step, replicas);
             }
         }
+}
+
+/// Its own stream does nothing before somebody waits for it, and the caller's neither.
+TEST(NcclExchange, WaitsForWhatItNeedsAndIsWaitedFor) {
+    Communicator const world = Communicator::collective_world();
+    cuda::DeferredHostStreams const deferred;
+    for (int replicas : {5, 6, 7, 8}) {
+        if (replicas < world.size()) continue;
+        cuda::Stream const stream;
+        NcclExchange exchange(world, {replicas, 4096, 1, Reduction::exact, &stream}, stream, 1000);
+        cuda::DeviceFloats const sum(4096);
+        for (int step = 0; step < 2; ++step) {
+            // As the kernels of a backward pass, the leaves come about in the stream.
+            std::vector<std::vector<float>> leaves;
+            for (auto const& action : exchange.plan().actions) {
+                using Kind = BufferPlan::Kind;
+                std::span<float> const to = exchange.buffer(action.buffer);
+                if (action.kind == Kind::add) {
+                    cuda::sum_in_order(to.data(), {to.data(), exchange.buffer(action.from_buffer).data()},
+                                       {{0, 1, -1}}, to.size(), stream);
+                } else if (action.kind != Kind::end_of_wave) {
+                    std::vector<float>& leaf = leaves.emplace_back();
+                    for (std::size_t i = 0; i < to.size(); ++i)
+                        leaf.push_back(test::leaf(step, action.replica, i));
+                    cuda::write_leaf(
+                        to.data(), leaf.data(), to.size(), 1.0f,
+                        action.kind == Kind::run ? cuda::LeafWrite::overwrite : cuda::LeafWrite::add, nullptr,
+                        stream);
+                }
+            }
+            exchange.reduce([&](std::size_t, std::span<float const> piece) {
+                cuda::copy(sum.data(), piece.data(), piece.size_bytes(), stream);
+            });
+            expect_tree_sum({sum.data(), sum.data() + sum.size()}, step, replicas);
+        }
+    }
 }
 
 TEST(NcclExchange, OfMoreReplicasAndOfFewerElementsThanRanks) {

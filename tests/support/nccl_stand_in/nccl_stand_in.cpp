@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnccl.so.2 for tests: what NcclExchange calls, between processes of one machine and in host memory, so that the same
-// code runs without a GPU. Bytes travel through small rings in shared memory, so every message is cut and interleaved. A
-// call is done when it returns; errors come as NCCL's do, through ncclCommGetAsyncError. Stricter than NCCL: it refuses a
+// code runs without a GPU. Bytes travel through small rings in shared memory, so every message is cut and interleaved. The
+// work of a call is done in its stream (cuda/deferred_host_streams.hpp) or at once; errors come as NCCL's do, through ncclCommGetAsyncError. Stricter than NCCL: it refuses a
 // message whose two ends do not agree about its size or about whether their memory is registered. Never installed.
 //
 // Compiled with NCCL_STAND_IN_IS_OLD it is one from before NCCL 2.19: without memory and windows.
@@ -34,6 +34,8 @@
 #include <vector>
 
 #include <nccl.h>
+
+#include "cuda/deferred_host_streams.hpp"
 
 namespace {
 
@@ -86,6 +88,7 @@ struct Injection {
 
 thread_local int group_depth = 0;
 thread_local std::vector<Transfer> group;
+thread_local cudaStream_t group_stream = nullptr;
 
 }  // namespace
 
@@ -197,25 +200,35 @@ void move(ncclComm& comm, std::vector<Transfer> transfers) {
 }
 
 /// A group or a collective; `finish` comes after its transfers.
-ncclResult_t run(ncclComm& comm, std::vector<Transfer> transfers, std::function<void()> const& finish = {}) {
+ncclResult_t run(ncclComm& comm, cudaStream_t stream, std::vector<Transfer> transfers,
+                 std::function<void()> finish = {}) {
     long const call = comm.begin_call();
-    if (!comm.begin_work(call)) return ncclSuccess;
-    move(comm, std::move(transfers));
-    if (finish && comm.error == ncclSuccess) finish();
+    auto work = [&comm, call, transfers = std::move(transfers), finish = std::move(finish)] {
+        if (!comm.begin_work(call)) return;
+        move(comm, transfers);
+        if (finish && comm.error == ncclSuccess) finish();
+    };
+    if (stream == nullptr)
+        work();
+    else
+        reinterpret_cast<holdfast::cuda::HostQueue*>(stream)->add(std::move(work));
     return ncclSuccess;
 }
 
-bool is_usable(ncclComm_t comm, int peer, ncclDataType_t type, cudaStream_t stream) {
-    return comm != nullptr && peer >= 0 && peer < comm->num_ranks && type == ncclFloat && stream == nullptr;
+bool is_usable(ncclComm_t comm, int peer, ncclDataType_t type) {
+    return comm != nullptr && peer >= 0 && peer < comm->num_ranks && type == ncclFloat;
 }
 
 ncclResult_t end_group() {
     if (group.empty()) return ncclSuccess;
     ncclComm& comm = *group.front().comm;
-    return run(comm, std::exchange(group, {}));
+    return run(comm, group_stream, std::exchange(group, {}));
 }
 
-ncclResult_t add_transfer(Transfer const& transfer) {
+ncclResult_t add_transfer(Transfer const& transfer, cudaStream_t stream) {
+    if (!group.empty() && (stream != group_stream || transfer.comm != group.front().comm))
+        return ncclInvalidUsage;
+    group_stream = stream;
     group.push_back(transfer);
     return group_depth == 0 ? end_group() : ncclSuccess;
 }
@@ -348,22 +361,22 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclSend(void const* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    if (!is_usable(comm, peer, type, stream)) return ncclInvalidArgument;
-    return add_transfer(comm->transfer(true, peer, bytes_of(data), count * sizeof(float)));
+    if (!is_usable(comm, peer, type)) return ncclInvalidArgument;
+    return add_transfer(comm->transfer(true, peer, bytes_of(data), count * sizeof(float)), stream);
 }
 
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    if (!is_usable(comm, peer, type, stream)) return ncclInvalidArgument;
-    return add_transfer(comm->transfer(false, peer, bytes_of(data), count * sizeof(float)));
+    if (!is_usable(comm, peer, type)) return ncclInvalidArgument;
+    return add_transfer(comm->transfer(false, peer, bytes_of(data), count * sizeof(float)), stream);
 }
 
 ncclResult_t ncclAllGather(void const* mine, void* all, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-    if (!is_usable(comm, 0, type, stream) || group_depth > 0) return ncclInvalidArgument;
+    if (!is_usable(comm, 0, type) || group_depth > 0) return ncclInvalidArgument;
     std::size_t const size = count * sizeof(float);
     unsigned char* const place = bytes_of(all) + static_cast<std::size_t>(comm->rank) * size;
-    return run(*comm, gathering(*comm, bytes_of(mine), bytes_of(all), size), [=] {
+    return run(*comm, stream, gathering(*comm, bytes_of(mine), bytes_of(all), size), [=] {
         if (place != mine) std::memcpy(place, mine, size);
     });
 }
@@ -371,14 +384,14 @@ ncclResult_t ncclAllGather(void const* mine, void* all, size_t count, ncclDataTy
 /// Added in the order of ranks, so the bits depend on how many there are, as NCCL's do.
 ncclResult_t ncclAllReduce(void const* mine, void* sum, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
-    if (!is_usable(comm, 0, type, stream) || op != ncclSum || group_depth > 0) return ncclInvalidArgument;
+    if (!is_usable(comm, 0, type) || op != ncclSum || group_depth > 0) return ncclInvalidArgument;
     std::size_t const size = count * sizeof(float);
     auto const all = std::make_shared<std::vector<float>>(count * static_cast<std::size_t>(comm->num_ranks));
     unsigned char* const bytes = bytes_of(all->data());
     std::vector<Transfer> transfers = gathering(*comm, bytes_of(mine), bytes, size);
     for (Transfer& transfer : transfers)  // what is received lies here only for a moment
         transfer.header.is_registered = comm->is_registered(bytes_of(mine), size) ? 1 : 0;
-    return run(*comm, std::move(transfers), [=] {
+    return run(*comm, stream, std::move(transfers), [=] {
         std::memcpy(bytes + static_cast<std::size_t>(comm->rank) * size, mine, size);
         for (std::size_t i = 0; i < count; ++i) {
             float value = (*all)[i];

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
+#include "cuda/deferred_host_streams.hpp"
 #include "parallel/reduction_tree.hpp"
 #include "support/gradient_leaves.hpp"
 
@@ -164,6 +165,58 @@ TEST(DeviceRuntime, MemoryIsZeroAlignedAndMovable) {
     DeviceFloats const none;
     EXPECT_EQ(none.data(), nullptr);
     EXPECT_EQ(DeviceFloats(0).size(), 0u);
+    PinnedBytes pinned(300);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pinned.data()) % 256, 0u);
+    EXPECT_EQ(pinned.data()[299], 0);
+    pinned = PinnedBytes(7);
+    EXPECT_EQ(pinned.size(), 7u);
+}
+
+// Of the host implementation, on which the tests of who has to wait for whom stand.
+TEST(DeferredHostStreams, DoNothingUntilSomebodyWaits) {
+    DeferredHostStreams const deferred;
+    Stream stream;
+    float const one = 1, two = 2;
+    DeviceFloats memory(1);
+    Event first, last;
+    copy(memory.data(), &one, sizeof one, stream);
+    first.record(stream);
+    copy(memory.data(), &two, sizeof two, stream);
+    last.record(stream);
+    EXPECT_EQ(memory.data()[0], 0.0f);
+    EXPECT_FALSE(first.is_reached());  // but asking took some time
+    EXPECT_TRUE(first.is_reached());
+    EXPECT_EQ(memory.data()[0], 1.0f);
+    last.synchronize();
+    EXPECT_EQ(memory.data()[0], 2.0f);
+    Event const of_nothing;
+    of_nothing.synchronize();
+    EXPECT_TRUE(of_nothing.is_reached());
+}
+
+TEST(DeferredHostStreams, WaitForOneAnotherOnlyAtEvents) {
+    DeferredHostStreams const deferred;
+    Stream a, b;
+    float const one = 1;
+    DeviceFloats from(1), to(1);
+    Event is_there;
+    for (bool const waits : {false, true}) {
+        copy(from.data(), &one, sizeof one, a);
+        is_there.record(a);
+        if (waits) is_there.make_wait(b);
+        copy(to.data(), from.data(), sizeof one, b);
+        b.synchronize();
+        EXPECT_EQ(to.data()[0], waits ? 1.0f : 0.0f);
+    }
+}
+
+TEST(DeferredHostStreams, EndWithTheirScope) {
+    { DeferredHostStreams const deferred; }
+    Stream stream;
+    float const one = 1;
+    DeviceFloats memory(1);
+    copy(memory.data(), &one, sizeof one, stream);
+    EXPECT_EQ(memory.data()[0], 1.0f);
 }
 
 }  // namespace

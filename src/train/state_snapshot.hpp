@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of one step, copied out of a device's memory while the next steps run. Their stream pays only for a copy within the
+// device, which is fast; from there the state goes to pinned host memory in a stream of its own.
+#pragma once
+
+#include <span>
+
+#include "train/compute_device.hpp"
+#include "train/run_state.hpp"
+
+namespace holdfast::train {
+
+class StateSnapshot {
+  public:
+    /// `on_device`: the state that the steps change, StateTensors::num_floats(layout). Takes as much memory again on the device
+    /// and in the host.
+    StateSnapshot(model::FlatLayout const& layout, ComputeDevice device, std::span<float const> on_device);
+
+    /// Queues the copy of the state as the work in the device's stream will leave it. What is queued there later may change the
+    /// state. wait() for the copy before must have returned.
+    void start();
+    /// The state, once it is in host memory; valid until the next start. May be called in another thread.
+    StateTensors const& wait() const;
+
+  private:
+    int gpu_;
+    cuda::Stream const& steps_;
+    std::span<float const> on_device_;
+    cuda::DeviceFloats copy_;
+    cuda::PinnedFloats arrived_;
+    StateTensors in_host_;
+    cuda::Event is_copied_;
+    cuda::Event is_arrived_;
+    cuda::Stream stream_;
+};
+
+}  // namespace holdfast::train
