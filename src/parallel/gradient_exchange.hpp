@@ -42,8 +42,9 @@ class GradientExchange {
     /// complete before reduce() is called.
     virtual void written(std::size_t /*begin*/, std::size_t /*end*/) {}
 
-    /// What went wrong behind the back of the thread that calls reduce(); empty if nothing. For any thread.
-    virtual std::string trouble() const { return ""; }
+    /// What went wrong behind the back of the thread that calls reduce(), in words that last; null if nothing. Any
+    /// thread may ask, at any time; asking allocates nothing.
+    virtual char const* trouble() const { return nullptr; }
     /// From now on `tell` learns whether this rank, in reduce(), has done its part and waits for the others.
     /// Not called where nothing is known but that the rank is in reduce().
     void tell_when_waiting(std::function<void(bool is_waiting)> tell) { tell_waiting_ = std::move(tell); }

@@ -111,15 +111,15 @@ Library const& nccl() {
     return library;
 }
 
-std::string failure(ncclResult_t code, char const* what) {
-    return fmt::format("{} failed: {} ({}; the GPUs can no longer talk to each other) try NCCL_DEBUG=INFO",
-                       what, nccl().get_error_string(code), nccl().get_last_error(nullptr));
+[[noreturn]] void fail_with(char const* what, char const* error, std::source_location where) {
+    fail(ExitCode::retry,
+         "{} failed: {} ({}; the GPUs can no longer talk to each other) try NCCL_DEBUG=INFO [{}:{}]", what,
+         error, nccl().get_last_error(nullptr), where.file_name(), where.line());
 }
 
 void nccl_check(ncclResult_t code, char const* call,
                 std::source_location where = std::source_location::current()) {
-    if (code != ncclSuccess)
-        fail(ExitCode::retry, "{} [{}:{}]", failure(code, call), where.file_name(), where.line());
+    if (code != ncclSuccess) fail_with(call, nccl().get_error_string(code), where);
 }
 
 std::string format_version(int version) {
@@ -193,16 +193,16 @@ void NcclCommunicator::all_reduce(float* data, std::size_t count, cuda::Stream c
                "ncclAllReduce");
 }
 
-std::string NcclCommunicator::trouble() const {
+char const* NcclCommunicator::trouble() const {
     ncclResult_t state = ncclSuccess;
     ncclResult_t const asked = nccl().comm_get_async_error(comm_, &state);
-    if (asked != ncclSuccess) return failure(asked, "ncclCommGetAsyncError");
-    if (state != ncclSuccess && state != ncclInProgress) return failure(state, "the gradient exchange");
-    return "";
+    if (asked != ncclSuccess) state = asked;
+    return state == ncclSuccess || state == ncclInProgress ? nullptr : nccl().get_error_string(state);
 }
 
 void NcclCommunicator::require_no_trouble() const {
-    if (std::string const found = trouble(); !found.empty()) throw Error(ExitCode::retry, found);
+    if (char const* const error = trouble())
+        fail_with("the gradient exchange", error, std::source_location::current());
 }
 
 NcclFloats::NcclFloats(Communicator const& ranks, NcclCommunicator const& nccl_communicator,

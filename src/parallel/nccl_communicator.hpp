@@ -44,9 +44,9 @@ class NcclCommunicator {
     /// In place, in an order of NCCL's own.
     void all_reduce(float* data, std::size_t count, cuda::Stream const& stream) const;
 
-    /// What went wrong in work that was queued earlier; empty if nothing. Any thread may ask, also while another one is in a call:
-    /// NCCL reads one word for it.
-    std::string trouble() const;
+    /// What went wrong in work that was queued earlier, in words that last; null if nothing. Any thread may ask, also while another
+    /// one is in a call: NCCL looks at a word for it.
+    char const* trouble() const;
     void require_no_trouble() const;
 
     ncclComm* get() const { return comm_; }

@@ -34,7 +34,7 @@ class NcclExchange : public GradientExchange {
     /// `consume` gets device memory and queues its work in the stream; all of it is done on return. No MPI
     /// call meanwhile. Throws Error(retry) when NCCL reports that a peer or the network is lost.
     void reduce(Consume const& consume) override;
-    std::string trouble() const override { return nccl_.trouble(); }
+    char const* trouble() const override { return nccl_.trouble(); }
     std::string name() const override { return reduction_ == Reduction::exact ? "NCCL" : "NCCL, fast"; }
 
   private:

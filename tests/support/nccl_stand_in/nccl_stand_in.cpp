@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnccl.so.2 for tests: what NcclExchange calls, between processes of one machine and in host memory, so that the same
 // code runs without a GPU. Bytes travel through small rings in shared memory, so every message is cut and interleaved. The
-// work of a call is done in its stream (cuda/deferred_host_streams.hpp) or at once; errors come as NCCL's do, through ncclCommGetAsyncError. Stricter than NCCL: it refuses a
-// message whose two ends do not agree about its size or about whether their memory is registered. Never installed.
+// work of a call is done in its stream (cuda/deferred_host_streams.hpp) or at once; errors come as NCCL's do, through
+// ncclCommGetAsyncError. Stricter than NCCL: it refuses a message whose two ends do not agree about its size or about whether their
+// memory is registered. Never installed.
 //
 // Compiled with NCCL_STAND_IN_IS_OLD it is one from before NCCL 2.19: without memory and windows.
 //
 // Trouble on demand, by environment (calls are groups and collectives of a rank, counted from 0):
-//   HOLDFAST_NCCL_STAND_IN_VERSION=CODE          the version it says it is
-//   HOLDFAST_NCCL_STAND_IN_NO_MEMORY=1           ncclMemAlloc fails in this process
-//   HOLDFAST_NCCL_STAND_IN_DELAY=RANK:MS         that rank is late at every call
-//   HOLDFAST_NCCL_STAND_IN_HANG=RANK:CALL        that rank never leaves the call
-//   HOLDFAST_NCCL_STAND_IN_ERROR=RANK:CALL       that rank fails in the call, and the others learn of it
-//   HOLDFAST_NCCL_STAND_IN_ERROR_WHEN=RANK:FILE  that rank fails once FILE is there, whatever it does
+//   NCCL_STAND_IN_VERSION=CODE          the version it says it is
+//   NCCL_STAND_IN_NO_MEMORY=1           ncclMemAlloc fails in this process
+//   NCCL_STAND_IN_DELAY=RANK:MS         that rank is late at every call
+//   NCCL_STAND_IN_HANG=RANK:CALL        that rank never leaves the call
+//   NCCL_STAND_IN_ERROR=RANK:CALL       that rank fails in the call, and the others learn of it
+//   NCCL_STAND_IN_ERROR_WHEN=RANK:FILE  that rank fails once FILE is there, whatever it does; it alone knows
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -100,10 +101,10 @@ struct ncclComm {
     long num_calls = 0;
     std::atomic<ncclResult_t> error{ncclSuccess};
     std::map<unsigned char*, std::size_t> windows;  ///< registered memory: begin and size
-    Injection delay{"HOLDFAST_NCCL_STAND_IN_DELAY"};
-    Injection hang{"HOLDFAST_NCCL_STAND_IN_HANG"};
-    Injection failure{"HOLDFAST_NCCL_STAND_IN_ERROR"};
-    Injection failure_when{"HOLDFAST_NCCL_STAND_IN_ERROR_WHEN"};
+    Injection delay{"NCCL_STAND_IN_DELAY"};
+    Injection hang{"NCCL_STAND_IN_HANG"};
+    Injection failure{"NCCL_STAND_IN_ERROR"};
+    Injection failure_when{"NCCL_STAND_IN_ERROR_WHEN"};
 
     Ring& ring(int sender, int receiver) {
         return reinterpret_cast<Ring*>(shared + 1)[sender * num_ranks + receiver];
@@ -249,7 +250,7 @@ std::vector<Transfer> gathering(ncclComm& comm, unsigned char* mine, unsigned ch
 }  // namespace
 
 ncclResult_t ncclGetVersion(int* version) {
-    char const* const text = std::getenv("HOLDFAST_NCCL_STAND_IN_VERSION");
+    char const* const text = std::getenv("NCCL_STAND_IN_VERSION");
     *version = text != nullptr ? std::atoi(text) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
@@ -289,7 +290,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int num_ranks, ncclUniqueI
 #ifndef NCCL_STAND_IN_IS_OLD
 /// Not zero, as a GPU's.
 ncclResult_t ncclMemAlloc(void** memory, size_t size) {
-    if (std::getenv("HOLDFAST_NCCL_STAND_IN_NO_MEMORY") != nullptr) return ncclUnhandledCudaError;
+    if (std::getenv("NCCL_STAND_IN_NO_MEMORY") != nullptr) return ncclUnhandledCudaError;
     if (posix_memalign(memory, 4096, size) != 0) return ncclSystemError;
     std::memset(*memory, 0xff, size);
     return ncclSuccess;
@@ -325,7 +326,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     Injection const& when = comm->failure_when;
-    if (when.rank == comm->rank && std::filesystem::exists(when.value)) comm->fail(ncclSystemError);
+    if (when.rank == comm->rank && std::filesystem::exists(when.value)) comm->error = ncclSystemError;
     *error = comm->error;
     return ncclSuccess;
 }
