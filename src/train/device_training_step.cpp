@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "train/replica_check.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::train {
 
@@ -14,6 +15,7 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
                                        int first_replica)
     : TrainingStep(layout, exchange, slots, first_replica),
       stream_(*device.stream),
+      gpu_(device.gpu),
       on_device_(on_device),
       in_host_(in_host),
       one_(1) {
@@ -63,6 +65,7 @@ std::span<float const> DeviceTrainingStep::read_tail() {
     // is under way only NcclExchange may wait, because it notices a lost peer.
     cuda::copy(tail_.data(), sum_of_tail_, sizeof tail_, stream_);
     stream_.synchronize();
+    if (gpu_ >= 0) require_memory_was_enough(gpu_);
     return tail_;
 }
 

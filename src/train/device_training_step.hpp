@@ -29,6 +29,7 @@ class DeviceTrainingStep : public TrainingStep {
     std::span<float const> read_tail() override;
 
     cuda::Stream const& stream_;
+    int gpu_;
     StateTensors on_device_;
     StateTensors in_host_;
     cuda::DeviceFloats one_;

@@ -150,13 +150,15 @@ TEST(NcclExchange, BeginsBeforeTheBackwardPassEnds) {
         }
 }
 
-/// Its own stream does nothing before somebody waits for it, and the caller's neither.
-TEST(NcclExchange, WaitsForWhatItNeedsAndIsWaitedFor) {
-    Communicator const world = Communicator::collective_world();
-    cuda::DeferredHostStreams const deferred;
+/// The caller's stream does nothing before somebody waits for it; that of the exchange does its work at once, or neither does.
+void check_waiting(Communicator const& world, bool is_exchange_deferred) {
     for (int replicas : {5, 6, 7, 8}) {
         if (replicas < world.size()) continue;
+        SCOPED_TRACE(testing::Message()
+                     << "V " << replicas << ", exchange deferred: " << is_exchange_deferred);
+        std::optional<cuda::DeferredHostStreams> deferred(std::in_place);
         cuda::Stream const stream;
+        if (!is_exchange_deferred) deferred.reset();
         NcclExchange exchange(world, {replicas, 4096, 1, Reduction::exact, &stream}, stream, 1000);
         cuda::DeviceFloats const sum(4096);
         for (int step = 0; step < 2; ++step) {
@@ -184,6 +186,12 @@ TEST(NcclExchange, WaitsForWhatItNeedsAndIsWaitedFor) {
             expect_tree_sum({sum.data(), sum.data() + sum.size()}, step, replicas);
         }
     }
+}
+
+TEST(NcclExchange, WaitsForTheGradientAndIsWaitedForByTheUpdate) {
+    Communicator const world = Communicator::collective_world();
+    check_waiting(world, true);
+    check_waiting(world, false);
 }
 
 TEST(NcclExchange, OfMoreReplicasAndOfFewerElementsThanRanks) {

@@ -8,14 +8,14 @@
 namespace commands = holdfast::commands;
 
 extern "C++" {
-commands::LaunchDevice real_start_device(
-    holdfast::parallel::Communicator const&,
-    holdfast::train::Settings
-        const&) __asm__("__real__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_5train8SettingsE");
-commands::LaunchDevice start_device(
-    holdfast::parallel::Communicator const&,
-    holdfast::train::Settings
-        const&) __asm__("__wrap__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_5train8SettingsE");
+commands::LaunchDevice
+real_start_device(holdfast::parallel::Communicator const&, holdfast::train::Settings const&) __asm__(
+    "__real__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_"
+    "5train8SettingsE");
+commands::LaunchDevice
+start_device(holdfast::parallel::Communicator const&, holdfast::train::Settings const&) __asm__(
+    "__wrap__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_"
+    "5train8SettingsE");
 }
 
 commands::LaunchDevice start_device(holdfast::parallel::Communicator const& world,
