@@ -402,7 +402,7 @@ CheckpointFile::CheckpointFile(std::vector<std::byte> bytes, std::string name, T
     if (trailer == Trailer::required || has_trailer(image)) {
         file_digest_ = verify_trailer(image, name_);
         image = image.first(image.size() - trailer_bytes);
-        reader_ = std::make_unique<hdf5::ImageReader>(image, name_, hdf5::Accept::plain);
+        reader_ = std::make_unique<hdf5::ImageReader>(image, name_, hdf5::Accept::contiguous);
         std::string const format = reader_->attribute("format");
         std::int64_t const version = reader_->integer_attribute("version");
         require(format == format_name && version == format_version, ExitCode::do_not_requeue,

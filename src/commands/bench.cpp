@@ -34,6 +34,7 @@ struct BenchOptions {
     train::Settings settings;
     std::int64_t steps = 20;
     std::int64_t warm_up = 3;
+    train::CudaGraphs cuda_graphs = train::CudaGraphs::automatic;
     bool json = false;
 };
 
@@ -82,7 +83,7 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     train::Settings& settings = options.settings;
     if (settings.replicas == 0) settings.replicas = world.size();
     settings.device = collective_resolve_device(world, settings.device);
-    LaunchDevice const device = collective_start_device(world, settings);
+    LaunchDevice const device = collective_start_device(world, settings, options.cuda_graphs);
     auto const table =
         parallel::collective_launch_table(world, device.description, static_cast<int>(settings.replicas));
     if (settings.threads == 0) settings.threads = default_threads(settings, table);
@@ -92,8 +93,10 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.train), table,
                                  device.compute);
     engine.initialize(world, static_cast<std::uint64_t>(settings.seed));
-    data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
-                             train::loader_plan(settings, engine.replicas(), 0, steps));
+    data::LoaderPlan const plan = train::loader_plan(settings, engine.replicas(), 0, steps);
+    std::unique_ptr<data::DeviceImages> images;
+    world.agree([&] { images = engine.make_device_images(*sets.train, plan.device_plan()); });
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan, images.get());
 
     std::vector<double> step_ms, compute_ms, exchange_ms, wait_ms;
     double start_to_first_step_s = 0;
@@ -178,6 +181,7 @@ Action add_bench(CLI::App& app) {
     command->add_option("--warm-up", options->warm_up, "Steps before them")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
+    add_cuda_graph_flag(*command, options->cuda_graphs);
     command->add_flag("--json", options->json, "As JSON");
     return [options](Arguments& arguments) { return run_bench(*options, arguments); };
 }

@@ -53,6 +53,8 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
     settings.reduction = "exact";      // nothing is reduced
     settings.device = collective_resolve_device(world, options.device);
+    if (settings.device == "cpu")
+        settings.precision = "fp32";  // what was trained on a GPU can be looked at anywhere
     LaunchDevice const device = collective_start_device(world, settings);
     auto const table = parallel::collective_launch_table(world, device.description, world.size());
     settings.threads = options.threads > 0 ? options.threads : settings.threads;
@@ -65,9 +67,12 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     });
     world.barrier();
     engine.training_step().load_state();
-    auto const evaluated =
-        train::collective_evaluate(world, engine.slots(), *sets.test, data::cifar10_normalization(),
-                                   settings.eval_batch_size, [] { return stop_signal() != 0; });
+    std::unique_ptr<data::DeviceImages> images;
+    world.agree(
+        [&] { images = engine.make_device_images(*sets.test, {.max_samples = settings.eval_batch_size}); });
+    auto const evaluated = train::collective_evaluate(
+        world, engine.slots(), *sets.test, data::cifar10_normalization(), settings.eval_batch_size,
+        [] { return stop_signal() != 0; }, images.get());
     if (!evaluated) {
         log::info("Asked to stop; nothing was evaluated.");
         world.barrier();

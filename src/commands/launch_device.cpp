@@ -9,6 +9,7 @@
 #include "core/log.hpp"
 #include "parallel/nccl_communicator.hpp"
 #include "train/torch_on_gpu.hpp"
+#include "train/training_engine.hpp"
 
 namespace holdfast::commands {
 
@@ -46,14 +47,14 @@ std::string collective_resolve_device(parallel::Communicator const& world, std::
     return use_gpus ? "cuda" : "cpu";
 }
 
-LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings) {
+LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings,
+                                     train::CudaGraphs graphs) {
     LaunchDevice device;
-    bool const fast = settings.reduction == "fast";
     if (settings.device == "cpu") {
         world.agree([&] {
-            require(!fast, ExitCode::do_not_requeue,
-                    "--reduction fast is for GPUs, and this run is on CPUs (there exact is the faster one); "
-                    "leave it away");
+            train::require_possible_on_cpus(settings, ExitCode::do_not_requeue);
+            require(graphs != train::CudaGraphs::on, ExitCode::do_not_requeue,
+                    "--cuda-graph on is for GPUs, and this run is on CPUs; leave it away");
         });
         return device;
     }
@@ -73,10 +74,15 @@ LaunchDevice collective_start_device(parallel::Communicator const& world, train:
                 "CUDA_VISIBLE_DEVICES); see nvidia-smi, or use --device cpu");
         int const gpu = parallel::assign_device(world.local_rank(), uuids_of_host);
         cuda::use_device(gpu);
-        train::start_torch_on_gpu(gpu, fast ? parallel::Reduction::fast : parallel::Reduction::exact);
+        train::Precision const precision = train::precision_of(settings);
+        train::start_torch_on_gpu(gpu, train::reduction_of(settings), precision);
         parallel::require_nccl_as_built();
         device.stream = std::make_unique<cuda::Stream>();
-        device.compute = {device.stream.get(), gpu};
+        device.compute = {.stream = device.stream.get(),
+                          .gpu = gpu,
+                          .precision = precision,
+                          .layout = train::Layout::nhwc,
+                          .graphs = graphs};
         device.description = fmt::format("GPU {} ({})", gpu, cuda::device_name(gpu));
     });
     return device;

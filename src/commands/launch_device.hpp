@@ -34,8 +34,9 @@ std::vector<RankView> collective_gpu_views(parallel::Communicator const& world);
 std::string collective_resolve_device(parallel::Communicator const& world, std::string const& wanted);
 
 /// Collective. settings.device is "cpu" or "cuda". Throws on all ranks, with what to type, if a rank finds no GPU of its own, if
-/// its LibTorch or NCCL is not the right one, or if the settings ask for what only GPUs can.
-LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings);
+/// its LibTorch or NCCL is not the right one, or if what is asked for only GPUs can.
+LaunchDevice collective_start_device(parallel::Communicator const& world, train::Settings const& settings,
+                                     train::CudaGraphs graphs = train::CudaGraphs::automatic);
 
 /// The default of --threads on that device.
 std::int64_t default_threads(train::Settings const& settings, parallel::LaunchTable const& table);

@@ -134,12 +134,14 @@ Preparation collective_prepare_replay(Communicator const& world, CheckpointFile 
 }
 
 /// Collective. From state.step to `end`. False if a signal asked to stop before.
-bool collective_compute(Preparation const& ready, train::TrainingEngine& engine, train::RunState& state,
-                        std::int64_t end) {
+bool collective_compute(Communicator const& world, Preparation const& ready, train::TrainingEngine& engine,
+                        train::RunState& state, std::int64_t end) {
     train::Settings const& settings = state.settings;
     optim::StepSchedule const schedule{settings.lr, settings.lr_step_size, settings.lr_gamma};
-    data::BatchLoader loader(*ready.sets.train, data::cifar10_normalization(),
-                             train::loader_plan(settings, engine.replicas(), state.step, end));
+    data::LoaderPlan const plan = train::loader_plan(settings, engine.replicas(), state.step, end);
+    std::unique_ptr<data::DeviceImages> images;
+    world.agree([&] { images = engine.make_device_images(*ready.sets.train, plan.device_plan()); });
+    data::BatchLoader loader(*ready.sets.train, data::cifar10_normalization(), plan, images.get());
     while (state.step < end) {
         train::StepResult const result = engine.training_step().run(
             loader.next(), ready.sets.train->shape(), static_cast<float>(settings.momentum),
@@ -193,7 +195,7 @@ ExitCode run_replay(ReplayOptions const& options, Arguments& arguments) {
     std::int64_t const first_step = state.step;
     log::info("Replaying steps {} to {} from {} on {} ranks", first_step + 1, options.step, file.name(),
               world.size());
-    if (!collective_compute(ready, engine, state, options.step)) {
+    if (!collective_compute(world, ready, engine, state, options.step)) {
         log::info("Stopped at step {}, as asked to; nothing was compared.", state.step);
         world.barrier();
         return ExitCode::retry;

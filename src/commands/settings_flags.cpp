@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/settings_flags.hpp"
 
+#include <algorithm>
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 namespace holdfast::commands {
@@ -29,6 +32,25 @@ void add_model_flags(CLI::App& command, train::Settings& settings) {
                     "exact: same bits on any number of ranks; fast: GPUs only")
         ->type_name("exact|fast")
         ->capture_default_str();
+    command
+        .add_option("--precision", settings.precision,
+                    "What convolutions multiply: fp32, tf32 or bf16 (GPUs only)")
+        ->type_name("fp32|tf32|bf16")
+        ->capture_default_str();
+}
+
+void add_cuda_graph_flag(CLI::App& command, train::CudaGraphs& graphs) {
+    auto const& names = train::cuda_graphs_names;
+    command
+        .add_option_function<std::string>(
+            "--cuda-graph",
+            [&](std::string const& name) {
+                graphs = static_cast<train::CudaGraphs>(std::find(names.begin(), names.end(), name) -
+                                                        names.begin());
+            },
+            "Record forward and backward once and replay them: auto, on or off (GPUs; the same result)")
+        ->default_str("auto")
+        ->check(CLI::IsMember({"auto", "on", "off"}));
 }
 
 }  // namespace holdfast::commands

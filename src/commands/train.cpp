@@ -108,6 +108,27 @@ void collective_load(Communicator const& world, train::RunState& state, std::opt
                                             state.step % state.steps_per_epoch, state.steps_per_epoch));
 }
 
+/// The images for a device; null on CPUs.
+struct DeviceSets {
+    std::unique_ptr<data::DeviceImages> train;
+    std::unique_ptr<data::DeviceImages> test;
+};
+
+/// Collective.
+DeviceSets collective_put_on_device(Communicator const& world, Preparation const& ready,
+                                    train::TrainingEngine const& engine) {
+    DeviceSets sets;
+    world.agree([&] {
+        data::LoaderPlan const plan = train::loader_plan(ready.settings, engine.replicas(), 0, 0);
+        sets.train = engine.make_device_images(*ready.sets.train, plan.device_plan());
+        sets.test =
+            engine.make_device_images(*ready.sets.test, {.max_samples = ready.settings.eval_batch_size});
+    });
+    for (data::DeviceImages const* const images : {sets.train.get(), sets.test.get()})
+        if (images != nullptr) log::info("{}", images->description());
+    return sets;
+}
+
 ExitCode stopped_early(Communicator const& world, Launch const& launch, TrainOptions const& options) {
     log::info("Asked to stop before training began; nothing was changed. Start again to go on.");
     if (world.rank() == 0)
@@ -198,9 +219,11 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         times.part_done("read");
     });
     collective_load(world, state, std::move(file), ready);
-    train::Trainer trainer({world, *ready.sets.train, *ready.sets.test, engine.slots(),
-                            engine.training_step(), state, launch.run_directory.get(), watchdog.phases()},
-                           options.launch, engine.replicas());
+    DeviceSets const on_device = collective_put_on_device(world, ready, engine);
+    train::Trainer trainer(
+        {world, *ready.sets.train, *ready.sets.test, engine.slots(), engine.training_step(), state,
+         launch.run_directory.get(), watchdog.phases(), on_device.train.get(), on_device.test.get()},
+        options.launch, engine.replicas());
     engine.training_step().load_state();
     world.agree([&] {
         if (launch.run_directory) launch.run_directory->take_tensors_from(engine.make_snapshot());

@@ -125,6 +125,7 @@ Action add_train(CLI::App& app) {
         ->add_option("--log-indices", options->launch.log_indices,
                      "Write the sample numbers of every step and replica to FILE")
         ->type_name("FILE");
+    add_cuda_graph_flag(*command, options->cuda_graphs);
     command->add_option("--progress", options->progress, "Progress bar: auto, always or never")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "always", "never"}));

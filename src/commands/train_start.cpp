@@ -184,7 +184,7 @@ Preparation collective_prepare(Communicator const& world, TrainOptions const& op
                 world.size(), settings.replicas, settings.replicas, world.size());
     });
     if (settings.replicas == 0) settings.replicas = world.size();
-    ready.device = collective_start_device(world, settings);
+    ready.device = collective_start_device(world, settings, options.cuda_graphs);
     ready.table = parallel::collective_launch_table(world, ready.device.description,
                                                     static_cast<int>(settings.replicas));
     if (settings.threads == 0) settings.threads = default_threads(settings, ready.table);

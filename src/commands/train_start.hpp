@@ -27,6 +27,7 @@ struct TrainOptions {
     std::set<std::string> explicitly_given;
     std::string command_text;  ///< all flags with their values, one a line
     std::string progress = "auto";
+    train::CudaGraphs cuda_graphs = train::CudaGraphs::automatic;
     train::LaunchOptions launch;
     std::string run = "./holdfast-run";
     std::string resume = "auto";

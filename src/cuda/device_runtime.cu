@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
+#include "cuda/out_of_memory.hpp"
 #include "cuda/sum_order_check.hpp"
 
 namespace holdfast::cuda {
@@ -85,6 +86,14 @@ __global__ void sgd_kernel(float* parameters, float* momentum, float const* grad
         momentum[i] = velocity;
         parameters[i] = __fmaf_rn(velocity, -lr, parameters[i]);
     }
+}
+
+/// A block for each image. __grid_constant__: indexed where it lies, not copied to a stack first.
+__global__ void batch_kernel(__grid_constant__ BatchSource const source, ImageFormat const format,
+                             void* images, std::int64_t* labels_N) {
+    std::int64_t const n = blockIdx.x;
+    write_image(source, format, images, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+    if (threadIdx.x == 0) labels_N[n] = source.labels_N[n];
 }
 
 }  // namespace
@@ -166,6 +175,36 @@ bool Event::is_reached() const {
     return true;
 }
 
+Graph::Graph(Stream const& stream, std::function<void()> work) {
+    // ThreadLocal: other threads may go on allocating and asking for events; they are not part of this.
+    cuda_check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCapture");
+    cudaGraph_t recorded = nullptr;
+    try {
+        work();
+    } catch (...) {
+        cudaStreamEndCapture(native(stream), &recorded);
+        if (recorded != nullptr) cudaGraphDestroy(recorded);
+        cudaGetLastError();  // what ended the recording is told by the exception
+        throw;
+    }
+    cuda_check(cudaStreamEndCapture(native(stream), &recorded), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    cudaError_t const status = cudaGraphInstantiateWithFlags(&executable, recorded, 0);
+    cudaGraphDestroy(recorded);
+    cuda_check(status, "cudaGraphInstantiateWithFlags");
+    handle_ = executable;
+}
+
+Graph::~Graph() {
+    // As DeviceFloats: it may be under way, and wait for a lost peer.
+    if (std::uncaught_exceptions() == 0) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_));
+}
+
+void Graph::launch(Stream const& stream) const {
+    cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), native(stream)), "cudaGraphLaunch");
+}
+
 void* allocate(MemoryKind kind, std::size_t size_bytes) {
     void* memory = nullptr;
     if (kind == MemoryKind::pinned) {
@@ -180,11 +219,12 @@ void* allocate(MemoryKind kind, std::size_t size_bytes) {
         return memory;
     }
     cudaError_t const status = cudaMalloc(&memory, size_bytes);
-    require(status != cudaErrorMemoryAllocation, ExitCode::do_not_requeue,
-            "the GPU has no {} MB left (the batch or the number of replicas per rank may be too large); try "
-            "a smaller "
-            "--batch-size",
-            size_bytes >> 20);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // else the next kernel's check would tell it again
+        MemoryInfo there;
+        cudaMemGetInfo(&there.free_bytes, &there.total_bytes);
+        fail_out_of_memory(size_bytes, there);
+    }
     cuda_check(status, "cudaMalloc");
     // cudaMemset does not wait, and no stream of ours waits for the one it is queued in.
     cuda_check(cudaMemset(memory, 0, size_bytes), "cudaMemset");
@@ -199,6 +239,13 @@ void release(MemoryKind kind, void* memory) {
         cudaFreeHost(memory);
     else
         cudaFree(memory);
+}
+
+std::size_t free_device_memory() {
+    std::size_t free_bytes = 0;
+    std::size_t all_bytes = 0;
+    cuda_check(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+    return free_bytes;
 }
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
@@ -238,6 +285,14 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
     sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
                                                                             count, mu, lr);
     cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (source.count == 0) return;
+    batch_kernel<<<static_cast<unsigned>(source.count), threads_per_block, 0, native(stream)>>>(
+        source, format, images, labels_N);
+    cuda_check(cudaGetLastError(), "batch_kernel");
 }
 
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream) {

@@ -7,9 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cuda/batch_images.hpp"
 
 namespace holdfast::cuda {
 
@@ -56,6 +59,23 @@ class Event {
     void* handle_ = nullptr;
 };
 
+/// Work of one stream that is recorded once and then queued as a whole, at the cost of one launch.
+class Graph {
+  public:
+    /// Records what `work` queues in `stream`; nothing of it is done. It may be queued by other threads, too. `work` may not
+    /// wait for the device nor allocate, and memory, sizes and numbers that it uses are those of every launch. Throws what
+    /// `work` throws, and Error(retry) if something in it cannot be recorded; then the stream is as it was.
+    Graph(Stream const& stream, std::function<void()> work);
+    ~Graph();
+    Graph(Graph const&) = delete;
+    Graph& operator=(Graph const&) = delete;
+    void launch(Stream const& stream) const;
+
+  private:
+    void* handle_ = nullptr;      ///< a cudaGraphExec_t; null on the host
+    std::function<void()> work_;  ///< on the host, where a launch does it again
+};
+
 enum class MemoryKind {
     device,
     pinned,  ///< of the host, locked, so that copies from and to it run beside both sides
@@ -91,6 +111,9 @@ using DeviceBytes = Memory<std::uint8_t, MemoryKind::device>;
 using PinnedFloats = Memory<float, MemoryKind::pinned>;
 using PinnedBytes = Memory<std::uint8_t, MemoryKind::pinned>;
 
+/// Bytes of the device in use that nobody has taken; without limit on the host.
+std::size_t free_device_memory();
+
 /// Any direction between device and host memory.
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream);
 void fill_with_zero(float* data, std::size_t count, Stream const& stream);
@@ -119,6 +142,10 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
 /// optim::sgd_step.
 void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
               float lr, Stream const& stream);
+
+/// write_image and the label for each sample of the batch; all in device memory.
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream);
 
 /// The bits of optim::update_running_mean and update_running_variance.
 void update_running_mean(float* running, float const* batch, std::size_t count, Stream const& stream);

@@ -5,19 +5,27 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "core/error.hpp"
 #include "cuda/deferred_host_streams.hpp"
 #include "cuda/device_runtime.hpp"
+#include "cuda/limited_host_memory.hpp"
+#include "cuda/out_of_memory.hpp"
 #include "cuda/sum_order_check.hpp"
 
 namespace holdfast::cuda {
 namespace {
 
 constexpr std::align_val_t alignment{256};
+
+constexpr MemoryInfo unlimited{std::numeric_limits<std::size_t>::max(),
+                               std::numeric_limits<std::size_t>::max()};
+MemoryInfo g_memory = unlimited;
 
 // Everything is done when it is asked for, so streams and events have nothing to wait for; but for the streams made within
 // DeferredHostStreams. One lock for all of these, since work in one may wait for another.
@@ -140,14 +148,27 @@ bool Event::is_reached() const {
     return static_cast<Point*>(handle_)->is_reached_or_nearer();
 }
 
+Graph::Graph(Stream const&, std::function<void()> work) : work_(std::move(work)) {}
+Graph::~Graph() = default;
+void Graph::launch(Stream const&) const { work_(); }
+
 DeferredHostStreams::DeferredHostStreams() { g_defer = true; }
 DeferredHostStreams::~DeferredHostStreams() { g_defer = false; }
 
-void* allocate(MemoryKind, std::size_t size_bytes) {
+LimitedHostMemory::LimitedHostMemory(std::size_t size_bytes) { g_memory = {size_bytes, size_bytes}; }
+LimitedHostMemory::~LimitedHostMemory() { g_memory = unlimited; }
+
+void* allocate(MemoryKind kind, std::size_t size_bytes) {
+    if (kind == MemoryKind::device && g_memory.total_bytes != unlimited.total_bytes) {
+        if (size_bytes > g_memory.free_bytes) fail_out_of_memory(size_bytes, g_memory);
+        g_memory.free_bytes -= size_bytes;
+    }
     return std::memset(::operator new(size_bytes, alignment), 0, size_bytes);
 }
 
 void release(MemoryKind, void* memory) { ::operator delete(memory, alignment); }
+
+std::size_t free_device_memory() { return g_memory.free_bytes; }
 
 void copy(void* to, void const* from, std::size_t size_bytes, Stream const& stream) {
     if (deferred(stream, [=](Stream const& now) { copy(to, from, size_bytes, now); })) return;
@@ -202,6 +223,16 @@ void sgd_step(float* parameters, float* momentum, float const* gradient, std::si
         float const velocity = mu * momentum[i] + gradient[i];
         momentum[i] = velocity;
         parameters[i] = std::fma(velocity, -lr, parameters[i]);
+    }
+}
+
+void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,
+                 Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { write_batch(source, format, images, labels_N, now); }))
+        return;
+    for (std::int64_t n = 0; n < source.count; ++n) {
+        write_image(source, format, images, n, 0, 1);
+        labels_N[n] = source.labels_N[n];
     }
 }
 

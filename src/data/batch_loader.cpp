@@ -12,12 +12,21 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "cuda/augmentation.hpp"
 
 namespace holdfast::data {
 
 Normalization cifar10_normalization() {
     // Mean and standard deviation of the 50,000 training images, with the digits the tutorial recipe gives.
     return {{0.49139968f, 0.48215827f, 0.44653124f}, {0.24703233f, 0.24348505f, 0.26158768f}};
+}
+
+void require_channels(Normalization const& normalization, ImageDataset const& dataset) {
+    auto const channels = static_cast<std::size_t>(dataset.shape().channels);
+    require(normalization.mean.size() == channels && normalization.stddev.size() == channels,
+            ExitCode::do_not_requeue,
+            "{} has {} channels, but mean and standard deviation are given for {} and {}",
+            dataset.description(), channels, normalization.mean.size(), normalization.stddev.size());
 }
 
 void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Normalization const& normalization,
@@ -30,17 +39,32 @@ void normalize(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, Norma
     for (std::size_t channel = 0; channel < normalization.mean.size(); ++channel) {
         float const mean = normalization.mean[channel];
         float const stddev = normalization.stddev[channel];
-        // Two divisions: products with reciprocals would round to other bits.
-        for (std::size_t i = channel * plane; i < (channel + 1) * plane; ++i) {
-            out_CHW[i] = (static_cast<float>(pixels_CHW[i]) / 255.0f - mean) / stddev;
-        }
+        for (std::size_t i = channel * plane; i < (channel + 1) * plane; ++i)
+            out_CHW[i] = cuda::normalized_pixel(pixels_CHW[i], mean, stddev);
     }
 }
+
+namespace {
+
+void crop(std::span<std::uint8_t const> pixels_CHW, ImageShape shape, cuda::CropFlip const& crop_flip,
+          std::span<std::uint8_t> out_CHW) {
+    std::size_t i = 0;
+    for (int channel = 0; channel < shape.channels; ++channel) {
+        std::uint8_t const* const plane_HW =
+            pixels_CHW.data() + std::int64_t{channel} * shape.height * shape.width;
+        for (int y = 0; y < shape.height; ++y)
+            for (int x = 0; x < shape.width; ++x)
+                out_CHW[i++] = cuda::cropped_pixel(plane_HW, shape.height, shape.width, crop_flip, y, x);
+    }
+}
+
+}  // namespace
 
 struct BatchLoader::State {
     ImageDataset const& dataset;
     Normalization const normalization;
     LoaderPlan const plan;
+    DeviceImages* const device;
 
     // Only the loading thread uses these.
     std::int64_t const num_values;
@@ -48,6 +72,7 @@ struct BatchLoader::State {
     std::int64_t order_epoch = -1;
     std::vector<std::int64_t> order;
     std::vector<std::uint8_t> pixels;
+    std::vector<std::uint8_t> cropped;
 
     // `filled` says who owns `back`: the loading thread while it is false, next() while it is true.
     std::mutex mutex;
@@ -62,18 +87,29 @@ struct BatchLoader::State {
     double last_wait_s = 0;
     std::thread thread;
 
-    State(ImageDataset const& data, Normalization norm, LoaderPlan loader_plan)
+    State(ImageDataset const& data, Normalization norm, LoaderPlan loader_plan, DeviceImages* device_images)
         : dataset(data),
           normalization(std::move(norm)),
           plan(loader_plan),
+          device(device_images),
           num_values(data.shape().num_values()),
           epoch_steps(steps_per_epoch(data.size(), plan.num_replicas, plan.batch_size, plan.tail)),
           pixels(static_cast<std::size_t>(num_values)),
+          cropped(pixels.size()),
           next_step(plan.first_step) {}
 
     void load(std::int64_t step, StepBatch& batch);
+    /// The sample as it is seen in `epoch`; valid until the next call.
+    std::span<std::uint8_t const> read(std::int64_t sample, std::int64_t epoch);
     void run();
 };
+
+std::span<std::uint8_t const> BatchLoader::State::read(std::int64_t sample, std::int64_t epoch) {
+    dataset.read(sample, pixels);
+    if (plan.augmentation == Augmentation::none) return pixels;
+    crop(pixels, dataset.shape(), cuda::draw_crop_flip(plan.seed, epoch, sample), cropped);
+    return cropped;
+}
 
 void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
     std::int64_t const epoch = step / epoch_steps;
@@ -84,6 +120,7 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
     }
     std::int64_t const global_batch_size = plan.num_replicas * plan.batch_size;
     batch.step = step;
+    batch.epoch = epoch;
     batch.global_samples = std::min(
         global_batch_size, static_cast<std::int64_t>(order.size()) - step_in_epoch * global_batch_size);
     batch.replicas.resize(static_cast<std::size_t>(plan.end_replica - plan.first_replica));
@@ -91,13 +128,17 @@ void BatchLoader::State::load(std::int64_t step, StepBatch& batch) {
         ReplicaBatch& out = batch.replicas[static_cast<std::size_t>(replica - plan.first_replica)];
         out.samples = replica_samples(order, step_in_epoch, plan.batch_size, replica, plan.num_replicas);
         out.labels_N.resize(out.samples.size());
+        for (std::size_t n = 0; n < out.samples.size(); ++n) out.labels_N[n] = dataset.label(out.samples[n]);
+    }
+    if (device != nullptr) {
+        device->send(batch);
+        return;
+    }
+    for (ReplicaBatch& out : batch.replicas) {
         out.images_NCHW.resize(out.samples.size() * pixels.size());
-        for (std::size_t n = 0; n < out.samples.size(); ++n) {
-            dataset.read(out.samples[n], pixels);
-            out.labels_N[n] = dataset.label(out.samples[n]);
-            normalize(pixels, dataset.shape(), normalization,
+        for (std::size_t n = 0; n < out.samples.size(); ++n)
+            normalize(read(out.samples[n], epoch), dataset.shape(), normalization,
                       std::span(out.images_NCHW).subspan(n * pixels.size(), pixels.size()));
-        }
     }
 }
 
@@ -124,17 +165,14 @@ void BatchLoader::State::run() {
     }
 }
 
-BatchLoader::BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan) {
+BatchLoader::BatchLoader(ImageDataset const& dataset, Normalization normalization, LoaderPlan plan,
+                         DeviceImages* device) {
     assert(plan.num_replicas >= 1 && plan.batch_size >= 1);
     assert(0 <= plan.first_replica && plan.first_replica <= plan.end_replica &&
            plan.end_replica <= plan.num_replicas);
     assert(0 <= plan.first_step);
-    auto const channels = static_cast<std::size_t>(dataset.shape().channels);
-    require(normalization.mean.size() == channels && normalization.stddev.size() == channels,
-            ExitCode::do_not_requeue,
-            "{} has {} channels, but mean and standard deviation are given for {} and {}",
-            dataset.description(), channels, normalization.mean.size(), normalization.stddev.size());
-    state_ = std::make_unique<State>(dataset, std::move(normalization), plan);
+    require_channels(normalization, dataset);
+    state_ = std::make_unique<State>(dataset, std::move(normalization), plan, device);
     state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 

@@ -139,7 +139,7 @@ constexpr ElementType element_type = sizeof(T) == 1 ? ElementType::u8 : ElementT
 class PackedReader {
   public:
     PackedReader(std::vector<std::byte> bytes, std::string name)
-        : name_(std::move(name)), bytes_(std::move(bytes)), reader_(bytes_, name_, hdf5::Accept::original) {
+        : name_(std::move(name)), bytes_(std::move(bytes)), reader_(bytes_, name_) {
         std::string const format = reader_.attribute("format");
         require(format == format_name, ExitCode::do_not_requeue,
                 "{} has format '{}', expected '{}'; it is no packed image set", name_, format, format_name);

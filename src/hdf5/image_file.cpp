@@ -388,7 +388,7 @@ struct ImageReader::State {
     std::string name;
     std::span<std::byte const> bytes;
     std::uint64_t file_size = 0;
-    Accept accept = Accept::any;
+    Accept accept = Accept::chunks;
     Handle file;
     std::vector<DatasetInfo> datasets;
 
@@ -421,12 +421,7 @@ ImageReader::ImageReader(std::span<std::byte const> bytes, std::string name, Acc
     state_->file_size = bytes.size();
     state_->accept = accept;
     require_signature(bytes, state_->name);
-    if (is_original_format(bytes)) {
-        check_structure(bytes, state_->name);
-    } else if (accept != Accept::any) {
-        state_->refuse("it is of another HDF5 file format than expected (superblock {}, not 0)",
-                       bytes.size() > 8 ? static_cast<int>(bytes[8]) : -1);
-    }
+    check_structure(bytes, state_->name);
     Handle const access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "H5Pcreate");
     hdf5_check(H5Pset_fapl_core(access.get(), 1u << 16, 0), "H5Pset_fapl_core");
     set_image(access.get(), state_->bytes);
@@ -546,7 +541,7 @@ void ImageReader::State::check_storage(hid_t dataset, DatasetInfo const& info) c
     if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT && layout != H5D_CHUNKED) {
         refuse("{} is a virtual dataset (refused, it could name any file)", info.path);
     }
-    if (layout == H5D_CHUNKED && accept == Accept::plain) {
+    if (layout == H5D_CHUNKED && accept == Accept::contiguous) {
         refuse("{} is stored in chunks (compressed or filtered content is refused here)", info.path);
     }
     if (info.num_elements() == 0) return;

@@ -68,9 +68,8 @@ inline constexpr std::size_t signature_bytes = 8;
 void require_signature(std::span<std::byte const> bytes, std::string_view name);
 
 enum class Accept {
-    any,       ///< newer file formats too, of which less is checked before the HDF5 library sees it
-    original,  ///< the original file format; chunks and deflate: up to a thousand times the file's size
-    plain,     ///< the original file format, contiguous: what ImageBuilder's reserve() and write() make
+    chunks,      ///< also in chunks and deflated: up to a thousand times the file's size
+    contiguous,  ///< only what ImageBuilder's reserve() and write() make
 };
 
 /// Reads an HDF5 file from bytes. Throws Error(do_not_requeue) naming `name` for everything that is not a plain file of numeric
@@ -78,7 +77,7 @@ enum class Accept {
 class ImageReader {
   public:
     /// `bytes` must outlive the reader and is not copied.
-    ImageReader(std::span<std::byte const> bytes, std::string name, Accept accept = Accept::any);
+    ImageReader(std::span<std::byte const> bytes, std::string name, Accept accept = Accept::chunks);
     ~ImageReader();
     ImageReader(ImageReader const&) = delete;
     ImageReader& operator=(ImageReader const&) = delete;

@@ -51,6 +51,13 @@ class Walk {
     Walk(std::span<std::byte const> bytes, std::string const& name) : bytes_(bytes), name_(name) {}
 
     void superblock() {
+        require_at(8, 1, "superblock");
+        if (unsigned const version = at<std::uint8_t>(8); version != 0)
+            fail(ExitCode::do_not_requeue,
+                 "{}: it is of another HDF5 file format than expected (superblock {}, not 0); write it with "
+                 "the "
+                 "original one, h5py.File(path, \"w\", libver=\"earliest\")",
+                 name_, version);
         require_at(0, superblock_bytes, "superblock");
         std::uint64_t const root = at<std::uint64_t>(64);
         bool const plain = at<std::uint8_t>(13) == 8 && at<std::uint8_t>(14) == 8 &&
@@ -418,10 +425,6 @@ class Walk {
 };
 
 }  // namespace
-
-bool is_original_format(std::span<std::byte const> bytes) {
-    return bytes.size() > 8 && bytes[8] == std::byte{0};
-}
 
 void check_structure(std::span<std::byte const> bytes, std::string const& name) {
     Walk(bytes, name).superblock();

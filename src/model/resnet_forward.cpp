@@ -16,13 +16,15 @@ namespace {
 /// Hands out the tensors layer by layer: forward order is layout order.
 class Layers {
   public:
-    Layers(ResNetTensors const& tensors, BatchNormMode mode)
-        : tensors_(tensors), training_(mode == BatchNormMode::batch_statistics) {}
+    Layers(ResNetTensors const& tensors, BatchNormMode mode, at::ScalarType multiplied_type)
+        : tensors_(tensors),
+          training_(mode == BatchNormMode::batch_statistics),
+          multiplied_type_(multiplied_type) {}
 
     at::Tensor convolution(at::Tensor const& input, Convolution const& convolution) {
         std::array const stride{convolution.stride, convolution.stride};
         std::array const padding{convolution.padding(), convolution.padding()};
-        return at::conv2d(input, parameter(), {}, stride, padding);
+        return at::conv2d(rounded(input), rounded(parameter()), {}, stride, padding);
     }
 
     at::Tensor batch_norm(at::Tensor const& input) {
@@ -37,17 +39,19 @@ class Layers {
     }
 
     at::Tensor linear(at::Tensor const& input) {
-        at::Tensor const& weight = parameter();
-        return at::linear(input, weight, parameter());
+        at::Tensor const weight = rounded(parameter());
+        return at::linear(rounded(input), weight, rounded(parameter())).to(at::kFloat);
     }
 
     bool are_used_up() const { return next_parameter_ == tensors_.parameters.size(); }
 
   private:
     at::Tensor const& parameter() { return tensors_.parameters[next_parameter_++]; }
+    at::Tensor rounded(at::Tensor const& values) const { return values.to(multiplied_type_); }
 
     ResNetTensors const& tensors_;
     bool training_;
+    at::ScalarType multiplied_type_;
     std::size_t next_parameter_ = 0;
     std::size_t next_batch_norm_ = 0;
 };
@@ -63,8 +67,8 @@ at::Tensor basic_block(Layers& layers, BasicBlock const& block, at::Tensor const
 }  // namespace
 
 at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW,
-                          BatchNormMode mode) {
-    Layers layers(tensors, mode);
+                          BatchNormMode mode, at::ScalarType multiplied_type) {
+    Layers layers(tensors, mode, multiplied_type);
     at::Tensor x = layers.batch_norm(layers.convolution(images_NCHW, network.stem));
     x.relu_();
     for (BasicBlock const& block : network.blocks) x = basic_block(layers, block, x);

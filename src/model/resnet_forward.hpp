@@ -23,8 +23,10 @@ enum class BatchNormMode {
     running_statistics,  ///< evaluation
 };
 
-/// images_NCHW float32 -> logits_NK float32. Differentiable with respect to parameters that require a gradient.
+/// images_NCHW float32 -> logits_NK float32, in the memory format that images and weights have. Differentiable with respect to
+/// parameters that require a gradient. With another `multiplied_type` convolutions and the linear layer round their inputs to it
+/// and give it on, as LibTorch's autocast does; BatchNorm then takes it, too, but computes its statistics in float32.
 at::Tensor resnet_forward(ResNet const& network, ResNetTensors const& tensors, at::Tensor const& images_NCHW,
-                          BatchNormMode mode);
+                          BatchNormMode mode, at::ScalarType multiplied_type = at::kFloat);
 
 }  // namespace holdfast::model

@@ -4,10 +4,19 @@
 #include <cassert>
 #include <vector>
 
+#include "model/channels_last.hpp"
 #include "train/replica_check.hpp"
 #include "train/torch_on_gpu.hpp"
 
 namespace holdfast::train {
+namespace {
+
+void queue_copy(std::span<float> to, std::span<float const> from, cuda::Stream const& stream) {
+    assert(to.size() == from.size());
+    cuda::copy(to.data(), from.data(), from.size_bytes(), stream);
+}
+
+}  // namespace
 
 DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeDevice device,
                                        StateTensors const& on_device, StateTensors const& in_host,
@@ -16,6 +25,7 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     : TrainingStep(layout, exchange, slots, first_replica),
       stream_(*device.stream),
       gpu_(device.gpu),
+      layout_on_device_(device.layout),
       on_device_(on_device),
       in_host_(in_host),
       one_(1) {
@@ -24,18 +34,36 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     stream_.synchronize();
 }
 
-void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
-    for (auto const part : {&StateTensors::parameters, &StateTensors::momentum, &StateTensors::statistics})
-        cuda::copy((to.*part).data(), (from.*part).data(), (from.*part).size_bytes(), stream_);
+void DeviceTrainingStep::load_state() {
+    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
+    for (auto const part : per_parameter) {
+        if (layout_on_device_ == Layout::nhwc) model::to_channels_last(layout(), in_host_.*part, reordered);
+        queue_copy(on_device_.*part, reordered.empty() ? in_host_.*part : reordered, stream_);
+        stream_.synchronize();
+    }
+    queue_copy(on_device_.statistics, in_host_.statistics, stream_);
+    stream_.synchronize();
+}
+
+void DeviceTrainingStep::fetch_state() {
+    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
+    for (auto const part : per_parameter) {
+        queue_copy(reordered.empty() ? in_host_.*part : reordered, on_device_.*part, stream_);
+        stream_.synchronize();
+        if (layout_on_device_ == Layout::nhwc) model::from_channels_last(layout(), reordered, in_host_.*part);
+    }
+    queue_copy(in_host_.statistics, on_device_.statistics, stream_);
     stream_.synchronize();
 }
 
 std::string DeviceTrainingStep::state_digests() const {
     // Not through the host's copy: all ranks of the host share that one.
-    std::vector<float> own(StateTensors::num_floats(layout()));
-    StateTensors const copy = StateTensors::in(own, layout());
-    copy_state(copy, on_device_);
-    return replica_digests(copy);
+    std::vector<float> memory(StateTensors::num_floats(layout()));
+    StateTensors const own = StateTensors::in(memory, layout());
+    for (auto const part : per_parameter) queue_copy(own.*part, on_device_.*part, stream_);
+    queue_copy(own.statistics, on_device_.statistics, stream_);
+    stream_.synchronize();
+    return replica_digests(own);
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {
@@ -57,16 +85,13 @@ void DeviceTrainingStep::consume([[maybe_unused]] std::size_t offset, std::span<
     cuda::update_running_variance(on_device_.statistics.data() + variances_offset,
                                   sum.data() + layout().variances_begin,
                                   layout().tail_begin - layout().variances_begin, stream_);
-    sum_of_tail_ = sum.data() + layout().tail_begin;
+    // Into pinned memory: the copy waits for nothing, and is done when the exchange is.
+    cuda::copy(tail_.data(), sum.data() + layout().tail_begin, tail_.size() * sizeof(float), stream_);
 }
 
 std::span<float const> DeviceTrainingStep::read_tail() {
-    // Not among the work that consume queues: a copy to memory that is not pinned waits for the stream, and while the exchange
-    // is under way only NcclExchange may wait, because it notices a lost peer.
-    cuda::copy(tail_.data(), sum_of_tail_, sizeof tail_, stream_);
-    stream_.synchronize();
     if (gpu_ >= 0) require_memory_was_enough(gpu_);
-    return tail_;
+    return {tail_.data(), tail_.size()};
 }
 
 }  // namespace holdfast::train

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step of a rank whose state lies in its device's memory. Everything is queued in one stream: nothing comes to the host but
-// the sixteen floats of the tail, and the state itself when it is saved.
+// The step of a rank whose state lies in its device's memory, in the device's layout. Everything is queued in one stream: nothing
+// comes to the host but the sixteen floats of the tail, and the state itself when it is saved.
 #pragma once
-
-#include <array>
 
 #include "train/compute_device.hpp"
 #include "train/training_step.hpp"
@@ -17,12 +15,11 @@ class DeviceTrainingStep : public TrainingStep {
                        StateTensors const& in_host, parallel::GradientExchange& exchange, ReplicaSlots& slots,
                        int first_replica);
 
-    void load_state() override { copy_state(on_device_, in_host_); }
-    void fetch_state() override { copy_state(in_host_, on_device_); }
+    void load_state() override;
+    void fetch_state() override;
     std::string state_digests() const override;
 
   private:
-    void copy_state(StateTensors const& to, StateTensors const& from) const;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override;
     void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
@@ -30,11 +27,11 @@ class DeviceTrainingStep : public TrainingStep {
 
     cuda::Stream const& stream_;
     int gpu_;
+    Layout layout_on_device_;
     StateTensors on_device_;
     StateTensors in_host_;
     cuda::DeviceFloats one_;
-    float const* sum_of_tail_ = nullptr;  ///< on the device, until the next exchange
-    std::array<float, model::FlatLayout::tail_size> tail_{};
+    cuda::PinnedFloats tail_{model::FlatLayout::tail_size};
 };
 
 }  // namespace holdfast::train

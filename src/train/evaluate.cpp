@@ -5,14 +5,24 @@
 #include <cassert>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace holdfast::train {
 namespace {
 
 data::ReplicaBatch read_batch(data::ImageDataset const& dataset, data::Normalization const& normalization,
-                              std::int64_t begin, std::int64_t end) {
-    data::ReplicaBatch batch;
+                              std::int64_t begin, std::int64_t end, data::DeviceImages* on_device) {
+    data::StepBatch step;
+    data::ReplicaBatch& batch = step.replicas.emplace_back();
+    for (std::int64_t sample = begin; sample < end; ++sample) {
+        batch.labels_N.push_back(dataset.label(sample));
+        batch.samples.push_back(sample);
+    }
+    if (on_device != nullptr) {
+        on_device->send(step);
+        return batch;
+    }
     std::size_t const values = static_cast<std::size_t>(dataset.shape().num_values());
     std::vector<std::uint8_t> pixels_CHW(values);
     batch.images_NCHW.resize(static_cast<std::size_t>(end - begin) * values);
@@ -21,10 +31,8 @@ data::ReplicaBatch read_batch(data::ImageDataset const& dataset, data::Normaliza
             std::span(batch.images_NCHW).subspan(static_cast<std::size_t>(sample - begin) * values, values);
         dataset.read(sample, pixels_CHW);
         data::normalize(pixels_CHW, dataset.shape(), normalization, image);
-        batch.labels_N.push_back(dataset.label(sample));
-        batch.samples.push_back(sample);
     }
-    return batch;
+    return std::move(batch);
 }
 
 /// The batches that one rank evaluates between two meetings with the others.
@@ -56,7 +64,8 @@ std::optional<EvaluationSums> collective_evaluate(parallel::Communicator const& 
                                                   ReplicaSlots& slots, data::ImageDataset const& test,
                                                   data::Normalization const& normalization,
                                                   std::int64_t batch_size,
-                                                  std::function<bool()> const& wants_stop) {
+                                                  std::function<bool()> const& wants_stop,
+                                                  data::DeviceImages* on_device) {
     std::int64_t const num_batches = (test.size() + batch_size - 1) / batch_size;
     std::int64_t const num_ranks = communicator.size();
     std::int64_t const round = num_ranks * most_slots(communicator, slots);
@@ -73,9 +82,10 @@ std::optional<EvaluationSums> collective_evaluate(parallel::Communicator const& 
                 std::int64_t const begin =
                     (first + communicator.rank() + static_cast<std::int64_t>(i) * num_ranks) * batch_size;
                 slots.start(next_slot++, [&, i, begin](Replica& replica) {
-                    mine.sums[i] = replica.evaluate(
-                        read_batch(test, normalization, begin, std::min(test.size(), begin + batch_size)),
-                        test.shape());
+                    mine.sums[i] =
+                        replica.evaluate(read_batch(test, normalization, begin,
+                                                    std::min(test.size(), begin + batch_size), on_device),
+                                         test.shape());
                 });
                 if (next_slot == slots.size()) {
                     slots.wait();

@@ -14,10 +14,11 @@
 
 namespace holdfast::train {
 
-/// Collective. The same result on all ranks; none if a rank wanted to stop meanwhile, which is asked now and then.
+/// Collective. The same result on all ranks; none if a rank wanted to stop meanwhile, which is asked now and then. `on_device`: the
+/// test set's, where the device computes the images.
 std::optional<EvaluationSums> collective_evaluate(
     parallel::Communicator const& communicator, ReplicaSlots& slots, data::ImageDataset const& test,
     data::Normalization const& normalization, std::int64_t batch_size,
-    std::function<bool()> const& wants_stop = [] { return false; });
+    std::function<bool()> const& wants_stop = [] { return false; }, data::DeviceImages* on_device = nullptr);
 
 }  // namespace holdfast::train

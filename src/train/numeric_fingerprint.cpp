@@ -76,6 +76,7 @@ std::string numeric_fingerprint(int threads, ComputeDevice device) {
     if (device.gpu >= 0) {
         json["gpu"] = cuda::device_name(device.gpu);
         json["cudnn"] = cudnn_version();
+        json["precision"] = precision_names[static_cast<std::size_t>(device.precision)];
     } else {
         json["cpu_capability"] = cpu_capability();
         json["threads"] = threads;

@@ -2,14 +2,18 @@
 #include "train/replica.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -17,6 +21,7 @@
 
 #include "core/error.hpp"
 #include "model/resnet_forward.hpp"
+#include "train/captured_work.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -26,10 +31,18 @@ at::Device torch_device(ComputeDevice device) {
                           : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device.gpu));
 }
 
+at::MemoryFormat memory_format(std::size_t num_axes, ComputeDevice device) {
+    bool const is_nhwc = device.has_device_memory() && device.layout == Layout::nhwc;
+    return is_nhwc && num_axes == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
 at::Tensor view(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t buffer_begin,
                 ComputeDevice device) {
-    return at::from_blob(buffer.data() + (tensor.offset - buffer_begin), tensor.shape,
-                         at::TensorOptions(at::kFloat).device(torch_device(device)));
+    float* const data = buffer.data() + (tensor.offset - buffer_begin);
+    at::TensorOptions const options = at::TensorOptions(at::kFloat).device(torch_device(device));
+    if (memory_format(tensor.shape.size(), device) == at::MemoryFormat::ChannelsLast)
+        return at::from_blob(data, tensor.shape, c10::get_channels_last_strides_2d(tensor.shape), options);
+    return at::from_blob(data, tensor.shape, options);
 }
 
 /// While it lives, LibTorch queues this thread's work on the GPU in our stream.
@@ -50,19 +63,53 @@ at::Tensor count_correct(at::Tensor const& logits_NK, at::Tensor const& labels_N
     return logits_NK.argmax(1).eq(labels_N).sum();
 }
 
+at::ScalarType multiplied_type(ComputeDevice device) {
+    return device.precision == Precision::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+/// What `multiplied_type` and `memory_format` are for images.
+cuda::ImageFormat image_format(ComputeDevice device) {
+    return {device.layout == Layout::nhwc ? cuda::ImageOrder::nhwc : cuda::ImageOrder::nchw,
+            device.precision == Precision::bf16 ? cuda::ImageType::bfloat16 : cuda::ImageType::float32};
+}
+
 struct BatchTensors {
     at::Tensor images_NCHW;
     at::Tensor labels_N;
 };
 
-/// On a GPU copies, otherwise views of the batch's memory; torch never writes into inputs that need no gradient.
-BatchTensors tensors_of(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+/// Of the batch's memory, in the host. torch never writes into inputs that need no gradient.
+BatchTensors views_of(data::ReplicaBatch const& batch, data::ImageShape shape) {
     std::int64_t const size = static_cast<std::int64_t>(batch.samples.size());
-    at::Device const there = torch_device(device);
     return {at::from_blob(const_cast<float*>(batch.images_NCHW.data()),
-                          {size, shape.channels, shape.height, shape.width}, at::kFloat)
-                .to(there),
-            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong).to(there)};
+                          {size, shape.channels, shape.height, shape.width}, at::kFloat),
+            at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {size}, at::kLong)};
+}
+
+/// Memory of the device for a batch, in its order and type.
+BatchTensors empty_batch(std::int64_t size, data::ImageShape shape, ComputeDevice device) {
+    at::TensorOptions const there(torch_device(device));
+    return {at::empty({size, shape.channels, shape.height, shape.width}, there.dtype(multiplied_type(device)),
+                      memory_format(4, device)),
+            at::empty({size}, there.dtype(at::kLong))};
+}
+
+void fill(BatchTensors const& there, data::ReplicaBatch const& batch, data::ImageShape shape,
+          ComputeDevice device) {
+    if (batch.on_device) {
+        batch.on_device.write(image_format(device), there.images_NCHW.mutable_data_ptr(),
+                              there.labels_N.mutable_data_ptr<std::int64_t>(), *device.stream);
+        return;
+    }
+    BatchTensors const here = views_of(batch, shape);
+    there.images_NCHW.copy_(here.images_NCHW);
+    there.labels_N.copy_(here.labels_N);
+}
+
+BatchTensors on_device(data::ReplicaBatch const& batch, data::ImageShape shape, ComputeDevice device) {
+    BatchTensors const there = empty_batch(static_cast<std::int64_t>(batch.samples.size()), shape, device);
+    fill(there, batch, shape, device);
+    return there;
 }
 
 /// Runs `action`; on a GPU whose memory does not suffice, says what to lower.
@@ -82,7 +129,7 @@ auto with_memory_advice(std::size_t batch_size, Action action) {
 
 struct Replica::State {
     State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device)
-        : network(the_network), device(the_device), leaf(the_device) {
+        : network(the_network), device(the_device), leaf(the_network.layout, the_device) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
         std::size_t const num_statistics = layout.num_statistics_floats();
@@ -118,11 +165,38 @@ struct Replica::State {
         accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
             [this, index](std::vector<at::Tensor> const& outputs, std::vector<at::Tensor> const&) {
                 at::Tensor& gradient = training.parameters[index].mutable_grad();
-                leaf.write(gradient.contiguous(), network.layout.parameters[index].offset);
+                model::FlatTensor const& place = network.layout.parameters[index];
+                leaf.write(gradient.contiguous(memory_format(place.shape.size(), device)), place.offset);
                 gradient.reset();
                 return outputs;
             }));
         accumulators.push_back(std::move(accumulator));
+    }
+
+    void forward_and_backward(BatchTensors const& batch) {
+        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
+        scratch.zero_();
+        at::Tensor const logits_NK =
+            model::resnet_forward(network, training, batch.images_NCHW,
+                                  model::BatchNormMode::batch_statistics, multiplied_type(device));
+        at::Tensor const loss = at::cross_entropy_loss(logits_NK, batch.labels_N);
+        loss.backward();
+        leaf.write(scratch, network.layout.means_begin);
+        leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), batch.labels_N),
+                        batch.labels_N.size(0));
+    }
+
+    /// On a device: forward and backward of batches of one size, from and to fixed places. There are few sizes: the full one
+    /// and, at the end of an epoch, one or two others.
+    struct Pass {
+        BatchTensors batch;
+        CapturedWork work;
+    };
+    Pass& pass_of(std::int64_t size, data::ImageShape shape) {
+        if (auto const found = passes.find(size); found != passes.end()) return found->second;
+        BatchTensors const batch = empty_batch(size, shape, device);
+        CapturedWork work(device, [this, batch] { forward_and_backward(batch); });
+        return passes.emplace(size, Pass{batch, std::move(work)}).first->second;
     }
 
     model::ResNet const& network;
@@ -134,7 +208,8 @@ struct Replica::State {
     model::ResNetTensors training;
     model::ResNetTensors evaluation;
     std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))>
-        accumulators;  ///< kept alive for their hooks
+        accumulators;                     ///< kept alive for their hooks
+    std::map<std::int64_t, Pass> passes;  ///< by batch size; last, because they use all of the above
 };
 
 Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device)
@@ -151,16 +226,14 @@ void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, flo
         return;
     }
     with_memory_advice(batch.samples.size(), [&] {
-        // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
-        state.scratch.zero_();
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state.device);
-        at::Tensor const logits_NK = model::resnet_forward(state.network, state.training, images_NCHW,
-                                                           model::BatchNormMode::batch_statistics);
-        at::Tensor const loss = at::cross_entropy_loss(logits_NK, labels_N);
-        loss.backward();
-        state.leaf.write(state.scratch, state.network.layout.means_begin);
-        state.leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), labels_N), labels_N.size(0),
-                              state.network.layout.tail_begin);
+        if (state.device.has_device_memory()) {
+            State::Pass& pass = state.pass_of(static_cast<std::int64_t>(batch.samples.size()), shape);
+            fill(pass.batch, batch, shape, state.device);
+            pass.work.run();
+        } else {
+            state.forward_and_backward(views_of(batch, shape));
+        }
+        state.leaf.end();
     });
 }
 
@@ -168,9 +241,13 @@ EvaluationSums Replica::evaluate(data::ReplicaBatch const& batch, data::ImageSha
     at::NoGradGuard const no_gradients;
     StreamScope const scope(state_->device);
     return with_memory_advice(batch.samples.size(), [&] {
-        auto const [images_NCHW, labels_N] = tensors_of(batch, shape, state_->device);
-        at::Tensor const logits_NK = model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
-                                                           model::BatchNormMode::running_statistics);
+        ComputeDevice const device = state_->device;
+        BatchTensors const given =
+            device.has_device_memory() ? on_device(batch, shape, device) : views_of(batch, shape);
+        auto const& [images_NCHW, labels_N] = given;
+        at::Tensor const logits_NK =
+            model::resnet_forward(state_->network, state_->evaluation, images_NCHW,
+                                  model::BatchNormMode::running_statistics, multiplied_type(device));
         at::Tensor const losses_N =
             at::cross_entropy_loss(logits_NK, labels_N, {}, at::Reduction::None).to(at::kCPU);
         EvaluationSums sums;

@@ -3,6 +3,7 @@
 // settings. What can be computed from these (learning rate, sample order) is not kept, so it cannot be lost.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,6 +33,9 @@ struct StateTensors {
     /// Parts of one buffer of num_floats().
     static StateTensors in(std::span<float> buffer, model::FlatLayout const& layout);
 };
+
+/// Those with a place for every parameter.
+inline constexpr std::array per_parameter{&StateTensors::parameters, &StateTensors::momentum};
 
 /// Sums over the steps of the epoch that is not finished yet.
 struct OpenEpoch {

@@ -69,9 +69,8 @@ void check_ranges(Settings const& settings) {
     one_of("device", settings.device, {"auto", "cpu", "cuda"});
     one_of("model", settings.model, {"resnet18", "resnet34"});
     one_of("reduction", settings.reduction, {"exact", "fast"});
+    one_of("precision", settings.precision, {"fp32", "tf32", "bf16"});
     one_of("tail", settings.tail, {"exact", "pad"});
-    if (settings.reduction == "fast" && settings.device == "cpu")
-        problems.push_back("--reduction fast is for GPUs (on CPUs exact is the faster one); leave it away");
     // Settings are stored as JSON, which is UTF-8.
     try {
         Json(settings.data).dump();
@@ -82,6 +81,17 @@ void check_ranges(Settings const& settings) {
     if (settings.seed > std::numeric_limits<std::uint32_t>::max() - settings.epochs)
         problems.push_back(fmt::format("--seed is {}, seed + epochs must fit 32 bits", settings.seed));
     require(problems.empty(), ExitCode::usage, "{}", fmt::join(problems, "; "));
+    if (settings.device == "cpu") require_possible_on_cpus(settings, ExitCode::usage);
+}
+
+void require_possible_on_cpus(Settings const& settings, ExitCode code) {
+    require(settings.reduction != "fast", code,
+            "--reduction fast is for GPUs, and this run is on CPUs (there exact is the faster one); leave it "
+            "away");
+    require(settings.precision == "fp32", code,
+            "--precision {} is for GPUs, and this run is on CPUs (there fp32 is the faster one); leave it "
+            "away",
+            settings.precision);
 }
 
 std::string to_json(Settings const& settings) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/exit_code.hpp"
+
 namespace holdfast::train {
 
 enum class SettingKind {
@@ -32,6 +34,7 @@ struct Settings {
     std::int64_t lr_step_size = 5;  ///< epochs
     double lr_gamma = 0.1;
     std::string reduction = "exact";
+    std::string precision = "fp32";
     std::string tail = "exact";
     std::string data = "sample";
     std::int64_t limit_train = 0;  ///< 0: all
@@ -59,6 +62,7 @@ void for_each_setting(SettingsType& settings, Visitor&& visit) {
     visit("lr-step-size", result, settings.lr_step_size);
     visit("lr-gamma", result, settings.lr_gamma);
     visit("reduction", result, settings.reduction);
+    visit("precision", result, settings.precision);
     visit("tail", result, settings.tail);
     visit("data", free, settings.data);
     visit("limit-train", result, settings.limit_train);
@@ -67,6 +71,9 @@ void for_each_setting(SettingsType& settings, Visitor&& visit) {
     visit("data-digest", result, settings.data_digest);
     visit("init-digest", result, settings.init_digest);
 }
+
+/// Throws Error with `code` if the settings ask for what only GPUs can.
+void require_possible_on_cpus(Settings const& settings, ExitCode code);
 
 /// Rank 0's device in log lines, in the tutorial's form: "CPU0" or "GPU0".
 std::string log_device(Settings const& settings);

@@ -19,12 +19,12 @@ class StateSnapshot {
     /// Queues the copy of the state as the work in the device's stream will leave it. What is queued there later may change the
     /// state. wait() for the copy before must have returned.
     void start();
-    /// The state, once it is in host memory; valid until the next start. May be called in another thread.
-    StateTensors const& wait() const;
+    /// The state, once it is in host memory, in its order there; valid until the next start. Once for each start, in any thread.
+    StateTensors const& wait();
 
   private:
-    int gpu_;
-    cuda::Stream const& steps_;
+    model::FlatLayout const& layout_;
+    ComputeDevice device_;
     std::span<float const> on_device_;
     cuda::DeviceFloats copy_;
     cuda::PinnedFloats arrived_;

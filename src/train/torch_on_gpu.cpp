@@ -30,11 +30,11 @@ void load_libtorch_cuda() {
             path.string(), handle == nullptr ? dlerror() : "");
 }
 
-void set_arithmetic(parallel::Reduction reduction) {
+void set_arithmetic(parallel::Reduction reduction, Precision precision) {
     bool const exact = reduction == parallel::Reduction::exact;
     at::Context& context = at::globalContext();
-    context.setAllowTF32CuBLAS(false);
-    context.setAllowTF32CuDNN(false);
+    context.setAllowTF32CuBLAS(precision == Precision::tf32);
+    context.setAllowTF32CuDNN(precision == Precision::tf32);
     context.setBenchmarkCuDNN(!exact);
     context.setDeterministicCuDNN(exact);
     if (!exact) return;
@@ -54,9 +54,9 @@ std::filesystem::path torch_library_folder() {
     return std::filesystem::path(found.dli_fname).parent_path();
 }
 
-void start_torch_on_gpu(int gpu, parallel::Reduction reduction) {
+void start_torch_on_gpu(int gpu, parallel::Reduction reduction, Precision precision) {
     load_libtorch_cuda();
-    set_arithmetic(reduction);
+    set_arithmetic(reduction, precision);
     try {
         at::TensorOptions const options =
             at::TensorOptions(at::kFloat).device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));

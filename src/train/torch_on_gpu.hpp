@@ -7,13 +7,14 @@
 #include <string>
 
 #include "parallel/gradient_exchange.hpp"
+#include "train/compute_device.hpp"
 
 namespace holdfast::train {
 
 /// Loads it, says how it shall compute, and tries it on the GPU. Before any other use of LibTorch on a GPU, after
 /// cuda::use_device. exact: the same bits each time (deterministic algorithms, none chosen by timing); fast: whatever is
-/// fastest here. Both compute in full float32, without TF32. Throws Error(do_not_requeue) if the GPU cannot be used.
-void start_torch_on_gpu(int gpu, parallel::Reduction reduction);
+/// fastest here. TF32 only by `precision`. Throws Error(do_not_requeue) if the GPU cannot be used.
+void start_torch_on_gpu(int gpu, parallel::Reduction reduction, Precision precision);
 
 /// Exact mode: throws Error(do_not_requeue) if LibTorch ever found the memory of `gpu` too small. It then goes on, where it can, with
 /// an algorithm of cuDNN that needs less, whose bits are others (ATen/native/cudnn/Conv_v8.cpp), and says nothing.

@@ -75,7 +75,7 @@ Outcome Trainer::run() {
     optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
                                        state.settings.lr_gamma};
     data::BatchLoader loader(parts_.train_set, normalization_,
-                             loader_plan(state.settings, replicas_, state.step, end));
+                             loader_plan(state.settings, replicas_, state.step, end), parts_.train_images);
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
 
     // The launch before this one may have been stopped while it evaluated.
@@ -239,8 +239,9 @@ report::ProgressState Trainer::progress() const {
 
 std::optional<EvaluationSums> Trainer::collective_evaluate_state() {
     parts_.phases.enter(Phase::evaluate, parts_.state.step);
-    return collective_evaluate(parts_.communicator, parts_.slots, parts_.test_set, normalization_,
-                               parts_.state.settings.eval_batch_size, [this] { return wants_stop(); });
+    return collective_evaluate(
+        parts_.communicator, parts_.slots, parts_.test_set, normalization_,
+        parts_.state.settings.eval_batch_size, [this] { return wants_stop(); }, parts_.test_images);
 }
 
 void Trainer::save_if_due(bool may_start) {

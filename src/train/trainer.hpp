@@ -39,8 +39,10 @@ struct TrainerParts {
     ReplicaSlots& slots;
     TrainingStep& training_step;
     RunState& state;
-    RunDirectory* run_directory;  ///< null on all ranks but 0
-    PhaseBoard& phases;           ///< what this rank is at, for the watchdogs
+    RunDirectory* run_directory;       ///< null on all ranks but 0
+    PhaseBoard& phases;                ///< what this rank is at, for the watchdogs
+    data::DeviceImages* train_images;  ///< of the two sets, where a device computes the images; null on CPUs
+    data::DeviceImages* test_images;
 };
 
 enum class Outcome {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
 #include "core/error.hpp"
 #include "model/resnet_initialization.hpp"
 #include "train/compute_thread.hpp"
@@ -62,6 +64,18 @@ data::Tail tail_of(Settings const& settings) {
     return settings.tail == "pad" ? data::Tail::pad : data::Tail::exact;
 }
 
+parallel::Reduction reduction_of(Settings const& settings) {
+    return settings.reduction == "fast" ? parallel::Reduction::fast : parallel::Reduction::exact;
+}
+
+Precision precision_of(Settings const& settings) {
+    auto const found = std::find(precision_names.begin(), precision_names.end(), settings.precision);
+    require(found != precision_names.end(), ExitCode::do_not_requeue,
+            "precision '{}' is not one of {} (the run may be of a newer Holdfast)", settings.precision,
+            fmt::join(precision_names, ", "));
+    return static_cast<Precision>(found - precision_names.begin());
+}
+
 data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange replicas,
                              std::int64_t first_step, std::int64_t end_step) {
     data::LoaderPlan plan;
@@ -89,11 +103,9 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
                                 network_.layout)) {
     int const threads = static_cast<int>(settings.threads);
     int const num_slots = device.has_device_memory() ? 1 : replica_slots(table, threads);
-    parallel::Reduction const reduction =
-        settings.reduction == "fast" ? parallel::Reduction::fast : parallel::Reduction::exact;
     exchange_ = parallel::collective_make_exchange(
-        communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots, reduction,
-                       device.stream});
+        communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots,
+                       reduction_of(settings), device.stream});
     StateTensors where_computed = tensors_;
     communicator.agree([&] {
         if (device.has_device_memory()) {
@@ -119,6 +131,12 @@ std::unique_ptr<StateSnapshot> TrainingEngine::make_snapshot() const {
     if (!device_.has_device_memory()) return nullptr;
     return std::make_unique<StateSnapshot>(
         network_.layout, device_, std::span<float const>(device_memory_.data(), device_memory_.size()));
+}
+
+std::unique_ptr<data::DeviceImages> TrainingEngine::make_device_images(
+    data::ImageDataset const& dataset, data::DeviceImages::Plan const& plan) const {
+    if (!device_.has_device_memory()) return nullptr;
+    return std::make_unique<data::DeviceImages>(dataset, data::cifar10_normalization(), plan, device_.gpu);
 }
 
 void TrainingEngine::initialize(parallel::Communicator const& communicator, std::uint64_t seed) {

@@ -24,6 +24,8 @@ int replica_slots(parallel::LaunchTable const& table, int threads_per_replica);
 model::ResNetConfig network_config(Settings const& settings, data::ImageDataset const& dataset);
 
 data::Tail tail_of(Settings const& settings);
+parallel::Reduction reduction_of(Settings const& settings);
+Precision precision_of(Settings const& settings);
 
 /// What the loader of a rank with these replicas reads for the global steps [first_step, end_step).
 data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange replicas,
@@ -46,6 +48,10 @@ class TrainingEngine {
 
     /// For saving the state while the steps go on; null where it lies in host memory, from which a save copies it itself.
     std::unique_ptr<StateSnapshot> make_snapshot() const;
+
+    /// For batches that the device computes itself (BatchLoader, collective_evaluate); null on a CPU.
+    std::unique_ptr<data::DeviceImages> make_device_images(data::ImageDataset const& dataset,
+                                                           data::DeviceImages::Plan const& plan) const;
 
     /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1; loaded.
     void initialize(parallel::Communicator const& communicator, std::uint64_t seed);

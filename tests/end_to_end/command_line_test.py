@@ -77,6 +77,7 @@ class UsageErrors(holdfast_run.TestCase):
             "width": [0],
             "tail": ["short"],
             "reduction": ["quick"],
+            "precision": ["fp16"],
             "device": ["tpu"],
             "limit-train": [-1],
             "eval-batch-size": [0],

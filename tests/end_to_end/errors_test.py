@@ -90,6 +90,7 @@ class Arguments(ErrorsTest):
             "run below a loop of links": ([*NARROW, "--run", loop / "run"], 93, [str(loop), "--run"]),
             "network too wide": (narrow(width=1_000_000), 93, ["--width 1000000", "GB", "lower --width"]),
             "fast reduction on CPUs": (narrow(device="cpu", reduction="fast"), 2, ["--reduction fast"]),
+            "low precision on CPUs": (narrow(device="cpu", precision="bf16"), 2, ["--precision bf16"]),
             "missing first weights": (narrow(init_from=missing / "x.h5"), 93, [str(missing / "x.h5")]),
         }
         before = holdfast_run.result_below(run)
@@ -135,6 +136,7 @@ class Arguments(ErrorsTest):
         self.run_ok("train", *narrow(device="cpu"), "--dry-run", "--run", self.folder / "x", ranks=2, env=job)
         if not Path("/proc/driver/nvidia/version").exists():
             self.assert_train_fails(narrow(device="auto", reduction="fast"), 93, "--reduction fast", "CPUs", env=hidden)
+            self.assert_train_fails(narrow(device="auto", precision="tf32"), 93, "--precision tf32", "CPUs", env=hidden)
 
     def test_processes_that_do_not_know_of_each_other(self):
         env = {"SLURM_STEP_NUM_TASKS": 2, "SLURM_PROCID": 0}

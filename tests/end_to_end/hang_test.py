@@ -331,7 +331,8 @@ class FalseAlarmTest(HangTest):
         whole = os.sched_getaffinity(0)
         self.addCleanup(os.sched_setaffinity, 0, whole)
         os.sched_setaffinity(0, cores)  # what is started from here on inherits it
-        arguments = narrow("synthetic:1200", replicas=8, epochs=8, limit_test=40)
+        # Steps so long that under this load they take longer than the second after which nobody waits for a short step.
+        arguments = narrow("synthetic:14336", replicas=8, batch_size=256, width=8, epochs=2, limit_test=40)
         launch = self.launch(*arguments, watchdog_s=1, ranks=4 * len(cores))
         ended = launch.finish(timeout_s=3 * holdfast_run.HANG_S)
         self.assertEqual(ended.code, 0, ended)
@@ -346,7 +347,9 @@ class FalseAlarmTest(HangTest):
         for pid in everybody:
             os.kill(pid, signal.SIGSTOP)
         step = last_step(self.run_dir)
-        time.sleep(6)
+        rows = map(json.loads, (self.run_dir / "metrics.jsonl").read_text().splitlines())
+        longest_step_s = max(row["step_s"] for row in rows if "step_s" in row)
+        time.sleep(3 + 20 * longest_step_s)
         self.assertEqual(last_step(self.run_dir), step, "it was not suspended")
         for pid in everybody:
             os.kill(pid, signal.SIGCONT)

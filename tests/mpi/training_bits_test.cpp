@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include "cuda/deferred_host_streams.hpp"
 #include "data/synthetic_images.hpp"
 #include "support/launch_table_of.hpp"
 #include "train/evaluate.hpp"
@@ -69,9 +71,18 @@ TrainingEngine collective_make_engine(Communicator const& communicator, Case con
 }
 
 /// What GPUs run, in host memory.
-ComputeDevice device_in_host_memory() {
+ComputeDevice device_in_host_memory(CudaGraphs graphs = CudaGraphs::off) {
     static cuda::Stream const stream;
-    return {.stream = &stream};
+    return {.stream = &stream, .graphs = graphs};
+}
+
+/// The way the images take to a device: null for CPUs, all there at once for even V, otherwise with their step, as late as may be.
+std::unique_ptr<data::DeviceImages> images_on(ComputeDevice device, data::ImageDataset const& dataset,
+                                              data::DeviceImages::Plan const& plan, Case const& c) {
+    if (!device.has_device_memory()) return nullptr;
+    cuda::DeferredHostStreams const deferred;
+    return std::make_unique<data::DeviceImages>(dataset, data::cifar10_normalization(), plan, device.gpu,
+                                                c.num_replicas % 2 == 0 ? cuda::free_device_memory() : 0);
 }
 
 /// All that a run leaves: parameters, momentum, running statistics, and after them each step's loss.
@@ -98,7 +109,9 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
         plan.first_replica = engine.replicas().begin;
         plan.end_replica = engine.replicas().end;
         plan.end_step = steps_of_a_part;
-        data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+        std::unique_ptr<data::DeviceImages> const images =
+            images_on(device, *sets.train, plan.device_plan(), c);
+        data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan, images.get());
         for (int step = 0; step < steps_of_a_part; ++step) {
             data::StepBatch const& batch = loader.next();
             EXPECT_EQ(batch.global_samples, step == steps_of_a_part - 1 ? last : batch_size * c.num_replicas);
@@ -226,6 +239,12 @@ TEST(TrainingBits, OnDevices) {
     collective_check(world, {.num_replicas = 6, .depth = 34}, 1, device_in_host_memory());
 }
 
+/// A rank with two replicas or more replays their passes from the second step on.
+TEST(TrainingBits, OfReplayedGraphs) {
+    Communicator const world = Communicator::collective_world();
+    collective_check(world, {5}, 1, device_in_host_memory(CudaGraphs::on));
+}
+
 TEST(TrainingBits, OnDevicesOfSeveralHosts) {
     Communicator const world = Communicator::collective_world(hosts_of_sizes({1, 3}));
     collective_check(world, {5}, 1, device_in_host_memory());
@@ -274,9 +293,12 @@ TEST(EvaluationBits, AreThoseOfOneRank) {
                                    .value();
                 }
                 world.broadcast(std::as_writable_bytes(std::span(&expected, 1)), 0);
-                EvaluationSums const sums = collective_evaluate(world, engine.slots(), *sets.train,
-                                                                data::cifar10_normalization(), batch)
-                                                .value();
+                auto const images = images_on(device, *sets.train, {.max_samples = batch}, c);
+                EvaluationSums const sums =
+                    collective_evaluate(
+                        world, engine.slots(), *sets.train, data::cifar10_normalization(), batch,
+                        [] { return false; }, images.get())
+                        .value();
                 EXPECT_EQ(sums.count, size);
                 EXPECT_EQ(sums.correct, expected.correct);
                 EXPECT_EQ(sums.loss, expected.loss);

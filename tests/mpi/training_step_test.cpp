@@ -3,9 +3,12 @@
 #include "train/training_step.hpp"
 
 #include <limits>
+#include <optional>
 
 #include <gtest/gtest.h>
 
+#include "cuda/limited_host_memory.hpp"
+#include "support/expect_error.hpp"
 #include "support/launch_table_of.hpp"
 #include "support/small_training.hpp"
 #include "train/training_engine.hpp"
@@ -42,6 +45,23 @@ TEST(TrainingStep, WhatIsNotFiniteOnOneRankIsSeenByAll) {
             EXPECT_FALSE(collective_step(world, replica, value).is_finite)
                 << value << " in an image of replica " << replica << ", seen by rank " << world.rank();
     EXPECT_TRUE(collective_step(world, 0, 1.0f).is_finite);
+}
+
+TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    std::optional<cuda::LimitedHostMemory> limit;
+    if (world.rank() == world.size() - 1) limit.emplace(1'000'000);
+    cuda::Stream const stream;
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    test::expect_error(
+        [&] {
+            TrainingEngine(world, settings, {18, 16, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                           {.stream = &stream});
+        },
+        {"of its 0.001 GB are free", "--batch-size"});
 }
 
 }  // namespace

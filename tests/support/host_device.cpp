@@ -7,20 +7,22 @@
 
 namespace commands = holdfast::commands;
 
+using Communicator = holdfast::parallel::Communicator;
+using Settings = holdfast::train::Settings;
+using CudaGraphs = holdfast::train::CudaGraphs;
+
+#define START_DEVICE                                                                               \
+    "_ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_5train8Sett" \
+    "ingsENS5_10CudaGraphsE"
 extern "C++" {
-commands::LaunchDevice
-real_start_device(holdfast::parallel::Communicator const&, holdfast::train::Settings const&) __asm__(
-    "__real__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_"
-    "5train8SettingsE");
-commands::LaunchDevice
-start_device(holdfast::parallel::Communicator const&, holdfast::train::Settings const&) __asm__(
-    "__wrap__ZN8holdfast8commands23collective_start_deviceERKNS_8parallel12CommunicatorERKNS_"
-    "5train8SettingsE");
+commands::LaunchDevice real_start_device(Communicator const&, Settings const&,
+                                         CudaGraphs) __asm__("__real_" START_DEVICE);
+commands::LaunchDevice start_device(Communicator const&, Settings const&,
+                                    CudaGraphs) __asm__("__wrap_" START_DEVICE);
 }
 
-commands::LaunchDevice start_device(holdfast::parallel::Communicator const& world,
-                                    holdfast::train::Settings const& settings) {
-    if (settings.device != "cuda") return real_start_device(world, settings);
+commands::LaunchDevice start_device(Communicator const& world, Settings const& settings, CudaGraphs graphs) {
+    if (settings.device != "cuda") return real_start_device(world, settings, graphs);
     commands::LaunchDevice device;
     device.description = "host memory";
     device.stream = std::make_unique<holdfast::cuda::Stream>();

@@ -9,7 +9,9 @@
 
 #include "core/error.hpp"
 #include "cuda/deferred_host_streams.hpp"
+#include "cuda/limited_host_memory.hpp"
 #include "parallel/reduction_tree.hpp"
+#include "support/expect_error.hpp"
 #include "support/gradient_leaves.hpp"
 
 namespace holdfast::cuda {
@@ -149,6 +151,33 @@ TEST(DeviceRuntime, UpdatesRunningStatisticsAsTorchDoes) {
         ASSERT_TRUE(test::same_bits(mean.data()[i], expected_mean[i]));
         ASSERT_TRUE(test::same_bits(variance.data()[i], expected_variance[i]));
     }
+}
+
+TEST(DeviceRuntime, SaysWhatIsNeededAndFreeWhereMemoryIsFull) {
+    LimitedHostMemory const limit(5'000'000);
+    EXPECT_EQ(free_device_memory(), 5'000'000u);
+    DeviceFloats const first(1'000'000);
+    test::expect_error([] { DeviceFloats const second(500'000); },
+                       {"0.002 GB more", "0.001 of its 0.005 GB are free", "--batch-size", "nvidia-smi"});
+    EXPECT_NO_THROW(DeviceFloats(250'000));
+}
+
+TEST(DeviceRuntime, RecordedWorkIsDoneAtEachLaunchAndNotBefore) {
+    Stream stream;
+    DeviceFloats sum(1), one(1);
+    one.data()[0] = 1.0f;
+    Graph const graph(stream,
+                      [&] { write_leaf(sum.data(), one.data(), 1, 2.0f, LeafWrite::add, nullptr, stream); });
+    EXPECT_EQ(sum.data()[0], 0.0f);
+    for (int launch = 1; launch <= 3; ++launch) {
+        graph.launch(stream);
+        stream.synchronize();
+        EXPECT_EQ(sum.data()[0], 2.0f * static_cast<float>(launch));
+    }
+    one.data()[0] = 10.0f;
+    graph.launch(stream);
+    stream.synchronize();
+    EXPECT_EQ(sum.data()[0], 26.0f);
 }
 
 TEST(DeviceRuntime, MemoryIsZeroAlignedAndMovable) {

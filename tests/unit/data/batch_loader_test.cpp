@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/batch_loader.hpp"
 
-#include <numeric>
+#include <map>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "core/digest.hpp"
+#include "cuda/augmentation.hpp"
 #include "data/synthetic_images.hpp"
 #include "support/expect_error.hpp"
 
@@ -24,6 +26,17 @@ TEST(Normalize, HasTheBitsOfTorchvision) {
     EXPECT_EQ(holdfast::digest_of(std::as_bytes(std::span(out))).hex(), "8f38bbe6b1010e144150741efc560557");
 }
 
+std::vector<std::uint8_t> crop_flipped(std::vector<std::uint8_t> const& pixels, ImageShape shape,
+                                       cuda::CropFlip const& crop) {
+    std::vector<std::uint8_t> out;
+    for (int channel = 0; channel < shape.channels; ++channel)
+        for (int y = 0; y < shape.height; ++y)
+            for (int x = 0; x < shape.width; ++x)
+                out.push_back(cuda::cropped_pixel(pixels.data() + channel * shape.height * shape.width,
+                                                  shape.height, shape.width, crop, y, x));
+    return out;
+}
+
 /// The batch computed from its definition, without thread, buffers or slices.
 ReplicaBatch direct(ImageDataset const& dataset, LoaderPlan const& plan, std::int64_t step, int replica) {
     std::int64_t const steps = steps_per_epoch(dataset.size(), plan.num_replicas, plan.batch_size, plan.tail);
@@ -39,6 +52,9 @@ ReplicaBatch direct(ImageDataset const& dataset, LoaderPlan const& plan, std::in
         batch.samples.push_back(order[position]);
         batch.labels_N.push_back(dataset.label(order[position]));
         dataset.read(order[position], pixels);
+        if (plan.augmentation == Augmentation::crop_flip)
+            pixels = crop_flipped(pixels, dataset.shape(),
+                                  cuda::draw_crop_flip(plan.seed, step / steps, order[position]));
         normalize(pixels, dataset.shape(), cifar10_normalization(), image);
         batch.images_NCHW.insert(batch.images_NCHW.end(), image.begin(), image.end());
     }
@@ -78,9 +94,14 @@ TEST_P(Loading, EqualsTheDirectComputation) {
     expect_error([&] { loader.next(); }, {"planned for steps"}, ExitCode::internal_error);
 }
 
+LoaderPlan augmented(LoaderPlan plan) {
+    plan.augmentation = Augmentation::crop_flip;
+    return plan;
+}
+
 LoaderPlan plan(int replicas, std::int64_t batch_size, int first, int end, std::int64_t first_step,
                 std::int64_t end_step, Tail tail = Tail::exact) {
-    return {7, replicas, batch_size, tail, first, end, first_step, end_step};
+    return {7, replicas, batch_size, tail, first, end, first_step, end_step, Augmentation::none};
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -92,7 +113,60 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{3, plan(7, 2, 5, 7, 1, 3)},  // only empty batches here
                     Case{1, plan(1, 1, 0, 1, 0, 3)},  //
                     Case{101, plan(7, 3, 0, 7, 0, 9, Tail::pad)},  //
-                    Case{3, plan(7, 2, 0, 7, 0, 3, Tail::pad)}));
+                    Case{3, plan(7, 2, 0, 7, 0, 3, Tail::pad)},    //
+                    Case{97, augmented(plan(5, 4, 0, 5, 0, 15))},
+                    Case{97, augmented(plan(5, 4, 2, 4, 7, 12))},
+                    Case{3, augmented(plan(7, 2, 0, 7, 0, 3, Tail::pad))}));
+
+/// The images a loader yields, by epoch and sample.
+using SeenImages = std::map<std::pair<std::int64_t, std::int64_t>, std::vector<float>>;
+
+SeenImages seen_images(ImageDataset const& dataset, LoaderPlan const& plan) {
+    std::int64_t const steps = steps_per_epoch(dataset.size(), plan.num_replicas, plan.batch_size, plan.tail);
+    auto const num_values = dataset.shape().num_values();
+    BatchLoader loader(dataset, cifar10_normalization(), plan);
+    SeenImages seen;
+    for (std::int64_t step = plan.first_step; step < plan.end_step; ++step)
+        for (ReplicaBatch const& batch : loader.next().replicas)
+            for (std::size_t n = 0; n < batch.samples.size(); ++n) {
+                auto const image = batch.images_NCHW.begin() + static_cast<std::int64_t>(n) * num_values;
+                seen[{step / steps, batch.samples[n]}].assign(image, image + num_values);
+            }
+    return seen;
+}
+
+TEST(BatchLoader, AugmentsASampleAlikeWhateverElseIsReadBeforeIt) {
+    TrainAndTest const sets = synthetic_datasets(53);
+    LoaderPlan const whole = augmented(plan(1, 53, 0, 1, 0, 2));  // a step is an epoch
+    SeenImages const expected = seen_images(*sets.train, whole);
+    ASSERT_EQ(expected.size(), 2 * 53u);
+    // Other batches in another order; one replica of many alone; begun in the second epoch.
+    for (LoaderPlan const& other :
+         {plan(5, 2, 0, 5, 0, 12), plan(7, 1, 3, 4, 0, 16), plan(2, 3, 1, 2, 9, 18)}) {
+        SeenImages const seen = seen_images(*sets.train, augmented(other));
+        ASSERT_FALSE(seen.empty());
+        for (auto const& [epoch_and_sample, image] : seen)
+            EXPECT_TRUE(image == expected.at(epoch_and_sample))
+                << "epoch " << epoch_and_sample.first << " sample " << epoch_and_sample.second;
+    }
+}
+
+TEST(BatchLoader, AugmentsOtherwiseInAnotherEpochAndByAnotherSeed) {
+    TrainAndTest const sets = synthetic_datasets(53);
+    LoaderPlan const of_seed_7 = augmented(plan(1, 53, 0, 1, 0, 2));
+    LoaderPlan of_seed_8 = of_seed_7;
+    of_seed_8.seed = 8;
+    SeenImages const seen = seen_images(*sets.train, of_seed_7);
+    SeenImages const by_another_seed = seen_images(*sets.train, of_seed_8);
+    int same_in_both_epochs = 0;
+    int same_by_both_seeds = 0;
+    for (std::int64_t sample = 0; sample < 53; ++sample) {
+        same_in_both_epochs += seen.at({0, sample}) == seen.at({1, sample}) ? 1 : 0;
+        same_by_both_seeds += seen.at({0, sample}) == by_another_seed.at({0, sample}) ? 1 : 0;
+    }
+    EXPECT_LT(same_in_both_epochs, 5);  // 1 in 162 is expected
+    EXPECT_LT(same_by_both_seeds, 5);
+}
 
 TEST(BatchLoader, StartedAnywhereItYieldsTheSameBatches) {
     TrainAndTest const sets = synthetic_datasets(61);

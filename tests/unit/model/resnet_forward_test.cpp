@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -70,6 +71,30 @@ TEST(ResNetForward, TrainingLeavesMeanAndUnbiasedVarianceOfTheBatch) {
     EXPECT_NEAR(tensors.running_variances[0][0].item<double>(), variance, 1e-6);
     EXPECT_GT(std::abs(variance / (count - 1)), 1e-5) << "a biased variance would pass";
     EXPECT_EQ(tensors.running_means[0][1].item<float>(), 0.0f);
+}
+
+TEST(ResNetForward, RoundsWhereAutocastDoes) {
+    at::NoGradGuard const no_gradients;
+    ResNet const network = make_resnet({.depth = 18, .width = 4});
+    ResNetTensors const tensors = zero_tensors(network);
+    for (at::Tensor const& parameter : tensors.parameters)
+        if (parameter.dim() > 1) parameter.uniform_(-0.3, 0.3);
+    at::Tensor const images = at::rand({4, 3, 32, 32});
+    auto const forward = [&](at::ScalarType type) {
+        return resnet_forward(network, tensors, images, BatchNormMode::batch_statistics, type);
+    };
+    at::Tensor const ours = forward(at::kBFloat16);
+    at::Tensor const our_variance = tensors.running_variances.back().clone();
+    EXPECT_FALSE(at::equal(ours, forward(at::kFloat)));
+    EXPECT_EQ(ours.scalar_type(), at::kFloat);
+
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::Tensor const theirs = forward(at::kFloat).to(at::kFloat);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    EXPECT_TRUE(at::equal(ours, theirs));
+    EXPECT_TRUE(at::equal(our_variance, tensors.running_variances.back()));
 }
 
 TEST(ResNetForward, EvaluationChangesNoStatistics) {

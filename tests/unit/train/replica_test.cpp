@@ -3,9 +3,13 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
+#include "data/synthetic_images.hpp"
+#include "model/channels_last.hpp"
 #include "support/random_floats.hpp"
 #include "support/small_training.hpp"
 #include "train/compute_thread.hpp"
@@ -18,8 +22,14 @@ using test::equal_bytes;
 using test::image_shape;
 using test::random_batch;
 
-/// Both ways of writing: that of CPUs, and that of GPUs on the host implementation of the device runtime.
-class ReplicaTest : public testing::TestWithParam<bool> {
+enum class Path {
+    host,
+    device,       ///< that of GPUs, on the host implementation of the device runtime
+    device_nhwc,  ///< with channels last
+    device_graphs,
+};
+
+class ReplicaTest : public testing::TestWithParam<Path> {
   protected:
     ReplicaTest() { prepare_compute_thread(1); }
 
@@ -32,7 +42,11 @@ class ReplicaTest : public testing::TestWithParam<bool> {
         return buffer;
     }
 
-    ComputeDevice device() const { return {.stream = GetParam() ? &stream_ : nullptr}; }
+    ComputeDevice device() const {
+        return {.stream = GetParam() == Path::host ? nullptr : &stream_,
+                .layout = GetParam() == Path::device_nhwc ? Layout::nhwc : Layout::nchw,
+                .graphs = GetParam() == Path::device_graphs ? CudaGraphs::on : CudaGraphs::off};
+    }
     model::FlatLayout const& layout() const { return small_.network.layout; }
     float tail(std::vector<float> const& buffer, Tail index) const {
         return buffer[layout().tail_begin + index];
@@ -42,8 +56,101 @@ class ReplicaTest : public testing::TestWithParam<bool> {
     test::SmallNetwork small_;
     cuda::Stream stream_;
 };
-INSTANTIATE_TEST_SUITE_P(InMemoryOf, ReplicaTest, testing::Values(false, true),
-                         [](auto const& test) { return test.param ? "Device" : "Host"; });
+std::string name_of_path(testing::TestParamInfo<Path> const& test) {
+    static std::map<Path, std::string> const names{{Path::host, "Host"},
+                                                   {Path::device, "Device"},
+                                                   {Path::device_nhwc, "DeviceNhwc"},
+                                                   {Path::device_graphs, "DeviceGraphs"}};
+    return names.at(test.param);
+}
+INSTANTIATE_TEST_SUITE_P(On, ReplicaTest,
+                         testing::Values(Path::host, Path::device, Path::device_nhwc, Path::device_graphs),
+                         name_of_path);
+
+/// The largest difference, as a share of the largest value.
+float difference(std::span<float const> a, std::span<float const> b) {
+    float largest = 0;
+    float most_apart = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        largest = std::max(largest, std::abs(b[i]));
+        most_apart = std::max(most_apart, std::abs(a[i] - b[i]));
+    }
+    return most_apart / largest;
+}
+
+/// What a device with channels last has in its gradient buffer is the same gradient, in its order.
+TEST(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    model::FlatLayout const& layout = small.network.layout;
+    cuda::Stream const stream;
+    ReplicaBatch const batch = random_batch(8, 1);
+    std::vector<float> expected(layout.num_floats);
+    Replica(small.network, small.tensors, {.stream = &stream})
+        .train(batch, image_shape, 1.0f, expected, GradientWrite::overwrite);
+
+    std::vector<float> memory = small.memory;
+    StateTensors const tensors = StateTensors::in(memory, layout);
+    model::to_channels_last(layout, small.tensors.parameters, tensors.parameters);
+    std::vector<float> gradient(layout.num_floats);
+    Replica replica(small.network, tensors, {.stream = &stream, .layout = Layout::nhwc});
+    replica.train(batch, image_shape, 1.0f, gradient, GradientWrite::overwrite);
+    std::vector<float> reordered = gradient;
+    model::from_channels_last(layout, std::span(gradient).first(layout.num_parameter_floats()),
+                              std::span(reordered).first(layout.num_parameter_floats()));
+    EXPECT_LT(difference(reordered, expected), 1e-5f);
+    EXPECT_GT(difference(gradient, expected), 1e-2f) << "the order does not matter to this test";
+    EXPECT_NEAR(replica.evaluate(batch, image_shape).loss,
+                Replica(small.network, small.tensors).evaluate(batch, image_shape).loss, 1e-4);
+}
+
+TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    model::FlatLayout const& layout = small.network.layout;
+    cuda::Stream const stream;
+    ReplicaBatch const batch = random_batch(8, 1);
+    std::vector<float> fp32(layout.num_floats);
+    std::vector<float> bf16(layout.num_floats);
+    for (Layout const order : {Layout::nchw, Layout::nhwc}) {
+        Replica(small.network, small.tensors, {.stream = &stream, .layout = order})
+            .train(batch, image_shape, 1.0f, fp32, GradientWrite::overwrite);
+        Replica(small.network, small.tensors,
+                {.stream = &stream, .precision = Precision::bf16, .layout = order})
+            .train(batch, image_shape, 1.0f, bf16, GradientWrite::overwrite);
+        EXPECT_EQ(bf16[layout.tail_begin + tail_not_finite], 0.0f);
+        EXPECT_NEAR(bf16[layout.tail_begin + tail_loss], fp32[layout.tail_begin + tail_loss], 2e-2);
+        EXPECT_LT(difference(bf16, fp32), 0.1f);
+        EXPECT_GT(difference(bf16, fp32), 1e-4f);
+    }
+}
+
+/// In each order and type: what the device computes of the pixels is what it would be given of them.
+TEST(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    cuda::Stream const stream;
+    data::TrainAndTest const sets = data::synthetic_datasets(20);
+    data::LoaderPlan const plan{
+        .batch_size = 8, .end_step = 1, .augmentation = data::Augmentation::crop_flip};
+    data::DeviceImages images(*sets.train, data::cifar10_normalization(), plan.device_plan(), -1);
+    data::BatchLoader of_device(*sets.train, data::cifar10_normalization(), plan, &images);
+    data::BatchLoader of_host(*sets.train, data::cifar10_normalization(), plan);
+    ReplicaBatch const& pixels = of_device.next().replicas.front();
+    ReplicaBatch const& values = of_host.next().replicas.front();
+    for (Layout const layout : {Layout::nchw, Layout::nhwc})
+        for (Precision const precision : {Precision::fp32, Precision::bf16}) {
+            ComputeDevice const device{.stream = &stream, .precision = precision, .layout = layout};
+            std::vector<std::vector<float>> gradients;
+            for (ReplicaBatch const* const batch : {&pixels, &values}) {
+                gradients.emplace_back(small.network.layout.num_floats);
+                Replica replica(small.network, small.tensors, device);
+                replica.train(*batch, image_shape, 1.0f, gradients.back(), GradientWrite::overwrite);
+                EXPECT_EQ(replica.evaluate(*batch, image_shape).count, 8);
+            }
+            EXPECT_TRUE(equal_bytes(gradients[0], gradients[1]));
+        }
+}
 
 TEST_P(ReplicaTest, FillsEveryPartOfTheBuffer) {
     std::vector<float> const buffer = trained(random_batch(4, 1), 1.0f);
@@ -102,6 +209,29 @@ TEST_P(ReplicaTest, IsAFunctionOfItsBatch) {
     EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f, &replica), first));
     EXPECT_TRUE(equal_bytes(trained(random_batch(4, 1), 0.3f), first));
     EXPECT_FALSE(equal_bytes(trained(random_batch(4, 2), 0.3f), first));
+}
+
+/// Often enough that a device has recorded every size and replays it.
+TEST_P(ReplicaTest, IsAFunctionOfItsBatchAndBufferHoweverOftenItRan) {
+    Replica replica(small_.network, small_.tensors, device());
+    std::vector<float> buffer(layout().num_floats);
+    std::vector<float> expected(layout().num_floats);
+    for (std::uint32_t step = 0; step < 12; ++step) {
+        ReplicaBatch const batch = random_batch(step % 2 == 1 ? 2 : 3, step);
+        float const weight = 0.1f * static_cast<float>(1 + step % 3);
+        GradientWrite const write = step % 4 < 2 ? GradientWrite::overwrite : GradientWrite::add;
+        // Another buffer and changed parameters: neither is a part of what was recorded.
+        if (step % 3 == 0) buffer = std::vector<float>(buffer);
+        small_.parameter("fc.bias")[0] += 0.5f;
+        if (step == 9) {
+            replica.train({}, image_shape, 0.0f, buffer, GradientWrite::add);
+            ASSERT_TRUE(equal_bytes(buffer, expected)) << "an empty batch";
+        }
+        replica.train(batch, image_shape, weight, buffer, write);
+        Replica(small_.network, small_.tensors, {.stream = device().stream, .layout = device().layout})
+            .train(batch, image_shape, weight, expected, write);
+        ASSERT_TRUE(equal_bytes(buffer, expected)) << "step " << step;
+    }
 }
 
 TEST_P(ReplicaTest, ChangesNeitherParametersNorRunningStatistics) {

@@ -50,7 +50,7 @@ std::set<std::string> all_names() {
 TEST(Settings, EachIsOfTheKindThatTheDocumentationSays) {
     EXPECT_EQ(names_of(SettingKind::limit), (std::set<std::string>{"epochs", "max-steps"}));
     EXPECT_EQ(names_of(SettingKind::free), (std::set<std::string>{"data"}));
-    EXPECT_EQ(all_names().size(), 21u);
+    EXPECT_EQ(all_names().size(), 22u);
 }
 
 TEST(Settings, ComeBackFromJsonToTheLastBit) {
@@ -100,6 +100,7 @@ TEST(CheckRanges, AcceptsDefaultsAndEdges) {
     edges.model = "resnet18";
     edges.device = "cuda";
     edges.reduction = "fast";
+    edges.precision = "bf16";
     edges.tail = "pad";
     EXPECT_NO_THROW(check_ranges(edges));
 }
@@ -140,6 +141,7 @@ TEST(CheckRanges, NamesTheFlagAndItsValue) {
         {[](Settings& s) { s.device = "tpu"; }, {"--device", "'tpu'", "auto, cpu, cuda"}},
         {[](Settings& s) { s.model = "resnet50"; }, {"--model", "'resnet50'", "resnet18, resnet34"}},
         {[](Settings& s) { s.reduction = ""; }, {"--reduction", "''", "exact, fast"}},
+        {[](Settings& s) { s.precision = "fp16"; }, {"--precision", "'fp16'", "fp32, tf32, bf16"}},
         {[](Settings& s) { s.tail = "drop"; }, {"--tail", "'drop'", "exact, pad"}},
         {[](Settings& s) { s.data = "/data/\xff.h5"; }, {"--data", "\xff.h5", "UTF-8"}},
     };
@@ -156,6 +158,16 @@ TEST(CheckRanges, FastReductionIsForGpus) {
     EXPECT_NO_THROW(check_ranges(settings)) << "which device it will be is not decided yet";
     settings.device = "cpu";
     expect_error([&] { check_ranges(settings); }, {"--reduction fast", "GPUs"}, ExitCode::usage);
+}
+
+TEST(CheckRanges, LowerPrecisionIsForGpus) {
+    for (char const* precision : {"tf32", "bf16"}) {
+        Settings settings;
+        settings.precision = precision;
+        EXPECT_NO_THROW(check_ranges(settings)) << "which device it will be is not decided yet";
+        settings.device = "cpu";
+        expect_error([&] { check_ranges(settings); }, {"--precision", precision, "GPUs"}, ExitCode::usage);
+    }
 }
 
 TEST(CheckRanges, TellsAllProblemsAtOnce) {

@@ -141,7 +141,10 @@ TEST(SavingFromADevice, NeverKeepsWhatIsNotFinite) {
     EXPECT_EQ(device.run.read_newest_good()->step, 0);
 }
 
-TEST(SavingFromADevice, TakesWhatTheTrainingLeft) {
+class SavingFromAnEngine : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(In, SavingFromAnEngine, testing::Values(Layout::nchw, Layout::nhwc));
+
+TEST_P(SavingFromAnEngine, TakesWhatTheTrainingLeft) {
     parallel::Communicator const alone;
     Settings settings;
     settings.replicas = 2;
@@ -153,7 +156,7 @@ TEST(SavingFromADevice, TakesWhatTheTrainingLeft) {
     EXPECT_EQ(make_engine({})->make_snapshot(), nullptr);
 
     cuda::Stream const steps;  // LibTorch on the CPU does not wait for it, so it does all at once
-    auto const engine = make_engine({.stream = &steps});
+    auto const engine = make_engine({.stream = &steps, .layout = GetParam()});
     cuda::DeferredHostStreams const deferred;
     auto const snapshot = engine->make_snapshot();
     engine->initialize(alone, 1);

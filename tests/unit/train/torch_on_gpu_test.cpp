@@ -20,7 +20,7 @@ namespace {
 TEST(TorchOnGpu, IsLoadedOrRefusedWithTheReason) {
     bool const has_gpu = !cuda::visible_device_uuids().empty();
     try {
-        start_torch_on_gpu(0, parallel::Reduction::exact);
+        start_torch_on_gpu(0, parallel::Reduction::exact, Precision::fp32);
         EXPECT_TRUE(has_gpu);
         EXPECT_THAT(cudnn_version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
     } catch (Error const& error) {
