@@ -60,6 +60,8 @@ if(NOT nccl_include_dir OR NOT nccl_library)
   message(FATAL_ERROR "HOLDFAST_WITH_CUDA=ON needs NCCL (no nccl.h and libnccl.so under ${nvidia_dir}/nccl or "
     "HOLDFAST_NCCL_ROOT='${HOLDFAST_NCCL_ROOT}'). Set -DHOLDFAST_NCCL_ROOT to the one LibTorch uses.")
 endif()
+include(HoldfastNcclVersion)
+holdfast_require_nccl_versions_agree(${nccl_include_dir}/nccl.h ${nccl_library})
 message(STATUS "CUDA ${CUDAToolkit_VERSION}, runtime ${cudart}, NCCL ${nccl_library}")
 get_filename_component(HOLDFAST_NCCL_LIBRARY_DIR ${nccl_library} DIRECTORY)
 add_library(holdfast_nccl INTERFACE)

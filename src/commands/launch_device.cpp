@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "parallel/nccl_exchange.hpp"
+#include "parallel/nccl_communicator.hpp"
 #include "train/torch_on_gpu.hpp"
 #include "train/training_engine.hpp"
 

@@ -239,6 +239,7 @@ ExitCode train_run(Communicator const& world, TrainOptions const& options, Launc
         launch.run_directory->metrics().append(state.step, "start", times.json());
     }
     engine.training_step().report_to(watchdog.phases());
+    train::Watchdog::ExchangeWatch const exchange_watch(watchdog, engine.exchange());
     ExitCode const code = trainer.run() == train::Outcome::finished ? ExitCode::finished : ExitCode::retry;
     watchdog.phases().enter(train::Phase::shutdown, state.step);
     world.agree([&] {

@@ -138,9 +138,14 @@ std::size_t device_memory_in_use() {
 
 void use_device(int device) { cuda_check(cudaSetDevice(device), "cudaSetDevice"); }
 
-Stream::Stream() {
+Stream::Stream(StreamPriority priority) {
+    int least = 0;
+    int greatest = 0;
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     cudaStream_t stream = nullptr;
-    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cuda_check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                            priority == StreamPriority::high ? greatest : least),
+               "cudaStreamCreateWithPriority");
     handle_ = stream;
 }
 

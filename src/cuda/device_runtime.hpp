@@ -29,10 +29,13 @@ std::size_t device_memory_in_use();
 /// Must come before anything else here, in every thread: CUDA otherwise takes device 0 and its memory.
 void use_device(int device);
 
+enum class StreamPriority { normal, high };
+
 /// Work in order, beside the host and other streams.
 class Stream {
   public:
-    Stream();
+    /// high: of work that waits for the GPU, that of this stream is next.
+    explicit Stream(StreamPriority priority = StreamPriority::normal);
     ~Stream();
     Stream(Stream const&) = delete;
     Stream& operator=(Stream const&) = delete;

@@ -61,7 +61,22 @@ class Queue {
 };
 
 using SharedQueue = std::shared_ptr<Queue>;
-SharedQueue* queue_of(Stream const& stream) { return static_cast<SharedQueue*>(stream.get()); }
+
+/// What the handle of such a stream points to.
+struct Deferred : HostQueue {
+    SharedQueue queue = std::make_shared<Queue>();
+    void add(std::function<void()> work) override {
+        Lock const lock(g_mutex);
+        queue->add(std::move(work));
+    }
+};
+Deferred* deferred_of(Stream const& stream) {
+    return static_cast<Deferred*>(static_cast<HostQueue*>(stream.get()));
+}
+SharedQueue queue_of(Stream const& stream) {
+    Deferred const* const deferred = deferred_of(stream);
+    return deferred != nullptr ? deferred->queue : nullptr;
+}
 
 /// What an event has recorded: `queue` has done so much. No queue: reached.
 struct Point {
@@ -83,9 +98,9 @@ struct Point {
 template <typename Work>
 bool deferred(Stream const& stream, Work work) {
     Lock const lock(g_mutex);
-    SharedQueue const* const queue = queue_of(stream);
+    SharedQueue const queue = queue_of(stream);
     if (queue == nullptr) return false;
-    (*queue)->add([work = std::move(work)] { work(g_at_once); });
+    queue->add([work = std::move(work)] { work(g_at_once); });
     return true;
 }
 
@@ -98,15 +113,15 @@ std::string device_name(int) { return "host"; }
 std::size_t device_memory_in_use() { return 0; }
 void use_device(int) {}
 
-Stream::Stream() : handle_(g_defer ? new SharedQueue(std::make_shared<Queue>()) : nullptr) {}
+Stream::Stream(StreamPriority) : handle_(g_defer ? static_cast<HostQueue*>(new Deferred) : nullptr) {}
 
 Stream::~Stream() {
     synchronize();
-    delete queue_of(*this);
+    delete deferred_of(*this);
 }
 
 void Stream::synchronize() const {
-    if (SharedQueue const* const queue = queue_of(*this)) (*queue)->run_all();
+    if (SharedQueue const queue = queue_of(*this)) queue->run_all();
 }
 
 Event::Event() : handle_(new Point) {}
@@ -114,8 +129,8 @@ Event::~Event() { delete static_cast<Point*>(handle_); }
 
 void Event::record(Stream const& stream) {
     Lock const lock(g_mutex);
-    SharedQueue const* const queue = queue_of(stream);
-    *static_cast<Point*>(handle_) = queue != nullptr ? Point{*queue, (*queue)->num_queued()} : Point{};
+    SharedQueue const queue = queue_of(stream);
+    *static_cast<Point*>(handle_) = queue != nullptr ? Point{queue, queue->num_queued()} : Point{};
 }
 
 void Event::make_wait(Stream const& stream) const {

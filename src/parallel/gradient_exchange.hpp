@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "parallel/communicator.hpp"
 #include "parallel/reduction_tree.hpp"
@@ -35,7 +36,27 @@ class GradientExchange {
     /// nothing), and what the consumers wrote into host-shared memory is visible to all ranks of the host;
     /// buffers may be written again.
     virtual void reduce(Consume const& consume) = 0;
+
+    /// This step's last replica of this rank has queued the work that gives elements [begin, end) of its leaf
+    /// their final value; each element is told of once, or not at all. An exchange may begin with what is
+    /// complete before reduce() is called.
+    virtual void written(std::size_t /*begin*/, std::size_t /*end*/) {}
+
+    /// What went wrong behind the back of the thread that calls reduce(), in words that last; null if nothing. Any
+    /// thread may ask, at any time; asking allocates nothing.
+    virtual char const* trouble() const { return nullptr; }
+    /// From now on `tell` learns whether this rank, in reduce(), has done its part and waits for the others.
+    /// Not called where nothing is known but that the rank is in reduce().
+    void tell_when_waiting(std::function<void(bool is_waiting)> tell) { tell_waiting_ = std::move(tell); }
     virtual std::string name() const = 0;
+
+  protected:
+    void tell_waiting(bool is_waiting) const {
+        if (tell_waiting_) tell_waiting_(is_waiting);
+    }
+
+  private:
+    std::function<void(bool)> tell_waiting_;
 };
 
 enum class Reduction {
@@ -50,6 +71,9 @@ struct ExchangeConfig {
     Reduction reduction = Reduction::exact;  ///< of gradients in device memory; in host memory always exact
     cuda::Stream const* device_stream =
         nullptr;  ///< of the device that holds the gradients; null: host memory
+    /// Elements [0, num_early_floats) of a leaf may be told of by written(); the rest is complete when reduce()
+    /// is called.
+    std::size_t num_early_floats = 0;
 };
 
 /// Collective. NcclExchange in device memory; in host memory SharedMemoryExchange on one host, MpiExchange on

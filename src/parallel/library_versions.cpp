@@ -4,7 +4,7 @@
 #include <mpi.h>
 
 #ifdef HOLDFAST_WITH_CUDA
-#include "parallel/nccl_exchange.hpp"
+#include "parallel/nccl_communicator.hpp"
 #endif
 
 namespace holdfast::parallel {

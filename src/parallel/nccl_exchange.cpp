@@ -1,224 +1,191 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/nccl_exchange.hpp"
 
-#include <dlfcn.h>
-#include <exception>
-#include <source_location>
+#include <algorithm>
 #include <thread>
 
-#include <nccl.h>
-
-#include "core/error.hpp"
-#include "core/stop_request.hpp"
 #include "parallel/host_gradients.hpp"
 
 namespace holdfast::parallel {
 namespace {
 
-/// NCCL's functions, from the libnccl that is in the process already (LibTorch's, on a GPU) or that the loader finds. Not
-/// linked, so that there is never another one than LibTorch's, and every build can have this exchange.
-struct Library {
-    decltype(&ncclGetVersion) get_version;
-    decltype(&ncclGetUniqueId) get_unique_id;
-    decltype(&ncclCommInitRankConfig) comm_init_rank_config;
-    decltype(&ncclCommFinalize) comm_finalize;
-    decltype(&ncclCommDestroy) comm_destroy;
-    decltype(&ncclCommGetAsyncError) comm_get_async_error;
-    decltype(&ncclGetErrorString) get_error_string;
-    decltype(&ncclGetLastError) get_last_error;
-    decltype(&ncclGroupStart) group_start;
-    decltype(&ncclGroupEnd) group_end;
-    decltype(&ncclSend) send;
-    decltype(&ncclRecv) recv;
-    decltype(&ncclAllGather) all_gather;
-    decltype(&ncclAllReduce) all_reduce;
+constexpr std::size_t cache_line_floats = 16;
+constexpr std::size_t page_floats = 1024;
 
-    Library() {
-        constexpr char const* name = "libnccl.so.2";
-        void* const handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        require(handle != nullptr, ExitCode::do_not_requeue,
-                "{} cannot be loaded: {} (GPUs exchange gradients through it); install NCCL where the loader "
-                "finds it, beside LibTorch or in LD_LIBRARY_PATH",
-                name, handle == nullptr ? dlerror() : "");
-        auto const look_up = [&](auto& function, char const* symbol) {
-            void* const address = dlsym(handle, symbol);
-            require(address != nullptr, ExitCode::do_not_requeue,
-                    "{} has no {} (it is too old for Holdfast); use NCCL {}.{} or newer", name, symbol,
-                    NCCL_MAJOR, NCCL_MINOR);
-            function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-        };
-        look_up(get_version, "ncclGetVersion");
-        look_up(get_unique_id, "ncclGetUniqueId");
-        look_up(comm_init_rank_config, "ncclCommInitRankConfig");
-        look_up(comm_finalize, "ncclCommFinalize");
-        look_up(comm_destroy, "ncclCommDestroy");
-        look_up(comm_get_async_error, "ncclCommGetAsyncError");
-        look_up(get_error_string, "ncclGetErrorString");
-        look_up(get_last_error, "ncclGetLastError");
-        look_up(group_start, "ncclGroupStart");
-        look_up(group_end, "ncclGroupEnd");
-        look_up(send, "ncclSend");
-        look_up(recv, "ncclRecv");
-        look_up(all_gather, "ncclAllGather");
-        look_up(all_reduce, "ncclAllReduce");
-    }
-};
+std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-Library const& nccl() {
-    static Library const library;
-    return library;
+/// Takes the adds out of the plan that come after its last replica.
+std::vector<BufferPlan::Action> take_last_adds(BufferPlan& plan) {
+    auto const first = std::find_if(plan.actions.rbegin(), plan.actions.rend(), [](auto const& action) {
+                           return action.kind != BufferPlan::Kind::add;
+                       }).base();
+    std::vector<BufferPlan::Action> const adds(first, plan.actions.end());
+    plan.actions.erase(first, plan.actions.end());
+    return adds;
 }
-
-void nccl_check(ncclResult_t code, char const* call,
-                std::source_location where = std::source_location::current()) {
-    if (code == ncclSuccess) return;
-    fail(ExitCode::retry,
-         "{} failed: {} ({}; the GPUs can no longer talk to each other) try NCCL_DEBUG=INFO [{}:{}]", call,
-         nccl().get_error_string(code), nccl().get_last_error(nullptr), where.file_name(), where.line());
-}
-
-std::string format_version(int version) {
-    return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);  // since 2.9
-}
-
-cudaStream_t native(cuda::Stream const& stream) { return static_cast<cudaStream_t>(stream.get()); }
 
 }  // namespace
 
-NcclVersions nccl_versions() {
-    int loaded = 0;
-    nccl_check(nccl().get_version(&loaded), "ncclGetVersion");
-    return {format_version(NCCL_VERSION_CODE), format_version(loaded)};
-}
-
-void require_nccl_as_built() {
-    NcclVersions const versions = nccl_versions();
-    require(versions.compiled == versions.loaded, ExitCode::do_not_requeue,
-            "Holdfast was built with NCCL {} but {} is loaded (another version may mean other things by the "
-            "same call); unset LD_LIBRARY_PATH and LD_PRELOAD, or build again with the LibTorch in use",
-            versions.compiled, versions.loaded);
-}
-
-struct NcclExchange::Handle {
-    ncclComm_t comm = nullptr;
-
-    ~Handle() {
-        // Destroying waits for the peers: while unwinding it is left to the end of the process.
-        if (comm == nullptr || std::uncaught_exceptions() > 0) return;
-        nccl().comm_finalize(comm);
-        nccl().comm_destroy(comm);
-    }
-};
-
 NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig const& config,
-                           cuda::Stream const& stream)
+                           cuda::Stream const& stream, std::size_t bucket_floats)
     : rank_(communicator.rank()),
       num_ranks_(communicator.size()),
       reduction_(config.reduction),
       num_floats_(config.num_floats),
-      chunk_floats_((config.num_floats / 16 + static_cast<std::size_t>(num_ranks_) - 1) /
-                    static_cast<std::size_t>(num_ranks_) * 16),
       stream_(stream),
-      nccl_(std::make_unique<Handle>()) {
-    std::vector<BufferPlan> const plans = collective_plans(communicator, config);
-    std::vector<ReplicaRange> sources;
-    for (BufferPlan const& plan : plans) {
-        num_nodes_.push_back(static_cast<int>(plan.partial_sums.size()));
-        for (PartialSum const& sum : plan.partial_sums) sources.push_back({sum.begin, sum.end});
+      nccl_(communicator),
+      memory_plan_([&] {
+          std::vector<BufferPlan> const plans = collective_plans(communicator, config);
+          std::vector<ReplicaRange> sources;
+          for (BufferPlan const& plan : plans) {
+              num_nodes_.push_back(static_cast<int>(plan.partial_sums.size()));
+              for (PartialSum const& sum : plan.partial_sums) sources.push_back({sum.begin, sum.end});
+          }
+          plan_ = plans[static_cast<std::size_t>(rank_)];
+          last_adds_ = take_last_adds(plan_);
+          order_.postfix = postfix_order(config.num_replicas, sources);
+          make_buckets(bucket_floats, config.num_early_floats);
+          return memory_plan(plans);
+      }()),
+      memory_(communicator, nccl_, memory_plan_.size) {}
+
+void NcclExchange::make_buckets(std::size_t bucket_floats, std::size_t num_early_floats) {
+    std::size_t const unit = cache_line_floats * static_cast<std::size_t>(num_ranks_);
+    std::size_t const full = round_up(std::max(bucket_floats, unit), unit);
+    std::size_t const end = round_up(num_floats_, unit);
+    for (std::size_t begin = 0; begin < end; begin += full) {
+        std::size_t const size = std::min(full, end - begin);
+        buckets_.push_back({begin, size, size, begin + size <= num_early_floats});
     }
-    plan_ = plans[static_cast<std::size_t>(rank_)];
-    order_.postfix = postfix_order(config.num_replicas, sources);
-    ncclUniqueId id{};
-    communicator.agree([&] {
-        require_nccl_as_built();
-        std::size_t const padded = chunk_floats_ * static_cast<std::size_t>(num_ranks_);
-        for (int i = 0; i < plan_.num_buffers; ++i) buffers_.emplace_back(padded);
-        received_ = cuda::DeviceFloats((sources.size() - plan_.partial_sums.size()) * chunk_floats_);
-        sum_ = cuda::DeviceFloats(padded);
-        if (rank_ == 0) nccl_check(nccl().get_unique_id(&id), "ncclGetUniqueId");
+    // The backward pass fills a gradient from its end.
+    std::stable_sort(buckets_.begin(), buckets_.end(), [](Bucket const& a, Bucket const& b) {
+        return a.begins_before_reduce != b.begins_before_reduce ? a.begins_before_reduce : a.begin > b.begin;
     });
-    communicator.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    communicator.barrier();  // some MPI builds finish a broadcast only in their next call: NVIDIA/cuDecomp#24
-    ncclConfig_t nccl_config = NCCL_CONFIG_INITIALIZER;
-    nccl_config.blocking = 1;
-    communicator.agree([&] {
-        nccl_check(nccl().comm_init_rank_config(&nccl_->comm, num_ranks_, id, rank_, &nccl_config),
-                   "ncclCommInitRankConfig");
-    });
-    install_stop_handlers();
 }
 
-NcclExchange::~NcclExchange() = default;
-
-std::span<float> NcclExchange::buffer(int index) {
-    return {buffers_[static_cast<std::size_t>(index)].data(), num_floats_};
+NcclExchange::MemoryPlan NcclExchange::memory_plan(std::vector<BufferPlan> const& plans) const {
+    Bucket const& largest = *std::ranges::max_element(buckets_, {}, &Bucket::size);
+    int num_buffers = 0;
+    int num_partial_sums = 0;
+    int fewest_of_a_rank = num_nodes_.front();
+    for (BufferPlan const& plan : plans) {
+        int const of_rank = static_cast<int>(plan.partial_sums.size());
+        num_buffers = std::max(num_buffers, plan.num_buffers);
+        num_partial_sums += of_rank;
+        fewest_of_a_rank = std::min(fewest_of_a_rank, of_rank);
+    }
+    std::size_t const num_received = static_cast<std::size_t>(num_partial_sums - fewest_of_a_rank);
+    MemoryPlan memory;
+    memory.num_floats = round_up(
+        round_up(num_floats_, cache_line_floats * static_cast<std::size_t>(num_ranks_)), page_floats);
+    memory.received_begin = is_alone() ? 0 : memory.num_floats;
+    memory.buffers_begin =
+        memory.received_begin +
+        round_up(num_received * (largest.size / static_cast<std::size_t>(num_ranks_)), page_floats);
+    memory.size = memory.buffers_begin + static_cast<std::size_t>(num_buffers) * memory.num_floats;
+    return memory;
 }
 
-void NcclExchange::gather_exact_sum() {
-    auto const chunk = [&](float* data, int owner) {
-        return data + static_cast<std::size_t>(owner) * chunk_floats_;
+float* NcclExchange::buffer_data(int index) const {
+    return memory_.data() + memory_plan_.buffers_begin +
+           static_cast<std::size_t>(index) * memory_plan_.num_floats;
+}
+
+std::span<float> NcclExchange::buffer(int index) { return {buffer_data(index), num_floats_}; }
+
+void NcclExchange::written(std::size_t begin, std::size_t end) {
+    for (Bucket& bucket : buckets_) {
+        std::size_t const from = std::max(begin, bucket.begin);
+        std::size_t const to = std::min(end, bucket.begin + bucket.size);
+        if (from < to) bucket.missing -= to - from;
+    }
+    // All ranks exchange in one order, whatever a rank has first.
+    while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].begins_before_reduce &&
+           buckets_[next_bucket_].missing == 0)
+        begin_next_bucket();
+}
+
+void NcclExchange::reduce(Consume const& consume) {
+    tell_waiting(false);
+    while (next_bucket_ < buckets_.size()) begin_next_bucket();
+    next_bucket_ = 0;
+    for (Bucket& bucket : buckets_) bucket.missing = bucket.size;
+    exchanged_.record(exchange_stream_);
+    if (written_.is_reached()) tell_waiting(true);
+    exchanged_.make_wait(stream_);
+    consume(0, {sum(), num_floats_});
+    wait();
+}
+
+void NcclExchange::begin_next_bucket() {
+    Bucket const& bucket = buckets_[next_bucket_++];
+    written_.record(stream_);
+    written_.make_wait(exchange_stream_);
+    add_last_siblings(bucket);
+    if (is_alone()) return;
+    if (reduction_ == Reduction::exact)
+        gather_exact_sum(bucket);
+    else
+        gather_fast_sum(bucket);
+}
+
+void NcclExchange::add_last_siblings(Bucket const& bucket) {
+    for (BufferPlan::Action const& add : last_adds_) {
+        float* const left = buffer_data(add.buffer) + bucket.begin;
+        float const* const right = buffer_data(add.from_buffer) + bucket.begin;
+        cuda::sum_in_order(left, {left, right}, {{0, 1, -1}}, bucket.size, exchange_stream_);
+    }
+}
+
+void NcclExchange::gather_exact_sum(Bucket const& bucket) {
+    std::size_t const chunk = bucket.size / static_cast<std::size_t>(num_ranks_);
+    auto const chunk_of = [&](float* data, int owner) {
+        return data + bucket.begin + static_cast<std::size_t>(owner) * chunk;
     };
     std::vector<float const*> sources;
-    float* place = received_.data();
-    nccl_check(nccl().group_start(), "ncclGroupStart");
-    for (int peer = 0; peer < num_ranks_; ++peer) {
-        for (PartialSum const& partial : plan_.partial_sums) {
-            float* const data = buffers_[static_cast<std::size_t>(partial.buffer)].data();
-            if (peer == rank_) {
-                sources.push_back(chunk(data, rank_));
-            } else {
-                nccl_check(nccl().send(chunk(data, peer), chunk_floats_, ncclFloat, peer, nccl_->comm,
-                                       native(stream_)),
-                           "ncclSend");
+    nccl_.group([&] {
+        float* place = memory_.data() + memory_plan_.received_begin;
+        for (int peer = 0; peer < num_ranks_; ++peer) {
+            for (PartialSum const& partial : plan_.partial_sums) {
+                float* const mine = chunk_of(buffer_data(partial.buffer), peer);
+                if (peer == rank_)
+                    sources.push_back(mine);
+                else
+                    nccl_.send(mine, chunk, peer, exchange_stream_);
+            }
+            for (int node = 0; peer != rank_ && node < num_nodes_[static_cast<std::size_t>(peer)]; ++node) {
+                nccl_.receive(place, chunk, peer, exchange_stream_);
+                sources.push_back(place);
+                place += chunk;
             }
         }
-        for (int node = 0; peer != rank_ && node < num_nodes_[static_cast<std::size_t>(peer)]; ++node) {
-            nccl_check(nccl().recv(place, chunk_floats_, ncclFloat, peer, nccl_->comm, native(stream_)),
-                       "ncclRecv");
-            sources.push_back(place);
-            place += chunk_floats_;
-        }
-    }
-    nccl_check(nccl().group_end(), "ncclGroupEnd");
-    float* const mine = chunk(sum_.data(), rank_);
-    cuda::sum_in_order(mine, sources, order_, chunk_floats_, stream_);
-    nccl_check(nccl().all_gather(mine, sum_.data(), chunk_floats_, ncclFloat, nccl_->comm, native(stream_)),
-               "ncclAllGather");
+    });
+    float* const finished = chunk_of(sum(), rank_);
+    cuda::sum_in_order(finished, sources, order_, chunk, exchange_stream_);
+    nccl_.all_gather(finished, sum() + bucket.begin, chunk, exchange_stream_);
 }
 
-void NcclExchange::gather_fast_sum() {
+void NcclExchange::gather_fast_sum(Bucket const& bucket) {
     std::vector<float const*> sources;
     cuda::SumOrder in_turn;
     for (PartialSum const& partial : plan_.partial_sums) {
         in_turn.postfix.push_back(static_cast<std::int16_t>(sources.size()));
         if (!sources.empty()) in_turn.postfix.push_back(-1);
-        sources.push_back(buffers_[static_cast<std::size_t>(partial.buffer)].data());
+        sources.push_back(buffer_data(partial.buffer) + bucket.begin);
     }
-    cuda::sum_in_order(sum_.data(), sources, in_turn, num_floats_, stream_);
-    nccl_check(nccl().all_reduce(sum_.data(), sum_.data(), num_floats_, ncclFloat, ncclSum, nccl_->comm,
-                                 native(stream_)),
-               "ncclAllReduce");
-}
-
-void NcclExchange::reduce(Consume const& consume) {
-    if (reduction_ == Reduction::exact) {
-        gather_exact_sum();
-    } else {
-        gather_fast_sum();
-    }
-    consume(0, {sum_.data(), num_floats_});
-    wait();
+    cuda::sum_in_order(sum() + bucket.begin, sources, in_turn, bucket.size, exchange_stream_);
+    nccl_.all_reduce(sum() + bucket.begin, bucket.size, exchange_stream_);
 }
 
 void NcclExchange::wait() {
     done_.record(stream_);
+    bool is_waiting = false;
     while (true) {
         bool const is_done = done_.is_reached();
         // After an error the GPU may never get there; what it computed, if it did, is not the sum.
-        ncclResult_t state = ncclSuccess;
-        nccl_check(nccl().comm_get_async_error(nccl_->comm, &state), "ncclCommGetAsyncError");
-        nccl_check(state, "the gradient exchange");
+        nccl_.require_no_trouble();
         if (is_done) return;
+        if (!is_waiting && written_.is_reached()) tell_waiting(is_waiting = true);
         std::this_thread::yield();
     }
 }

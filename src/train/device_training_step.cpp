@@ -6,6 +6,7 @@
 
 #include "train/replica_check.hpp"
 #include "train/state_snapshot.hpp"
+#include "train/torch_on_gpu.hpp"
 
 namespace holdfast::train {
 
@@ -15,6 +16,7 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
                                        int first_replica)
     : TrainingStep(layout, exchange, slots, first_replica),
       stream_(*device.stream),
+      gpu_(device.gpu),
       layout_on_device_(device.layout),
       on_device_(on_device),
       in_host_(in_host),
@@ -87,6 +89,9 @@ void DeviceTrainingStep::consume([[maybe_unused]] std::size_t offset, std::span<
     cuda::copy(tail_.data(), sum.data() + layout().tail_begin, tail_.size() * sizeof(float), stream_);
 }
 
-std::span<float const> DeviceTrainingStep::read_tail() { return {tail_.data(), tail_.size()}; }
+std::span<float const> DeviceTrainingStep::read_tail() {
+    if (gpu_ >= 0) require_memory_was_enough(gpu_);
+    return {tail_.data(), tail_.size()};
+}
 
 }  // namespace holdfast::train

@@ -32,6 +32,7 @@ class DeviceTrainingStep : public TrainingStep {
     std::span<float const> read_tail() override;
 
     cuda::Stream const& stream_;
+    int gpu_;
     Layout layout_on_device_;
     StateTensors on_device_;
     StateTensors in_host_;

@@ -9,6 +9,11 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
+#include <c10/core/CachingDeviceAllocator.h>
+#define HOLDFAST_TORCH_COUNTS_SHORTAGES  // not before LibTorch 2.9
+#endif
 
 #include "core/error.hpp"
 
@@ -65,6 +70,21 @@ void start_torch_on_gpu(int gpu, parallel::Reduction reduction, Precision precis
              "for its CUDA); use a LibTorch for this GPU, or --device cpu",
              gpu, error.what_without_backtrace());
     }
+}
+
+void require_memory_was_enough([[maybe_unused]] int gpu) {
+#ifdef HOLDFAST_TORCH_COUNTS_SHORTAGES
+    if (!at::globalContext().deterministicCuDNN()) return;
+    std::int64_t const num_shortages =
+        c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(gpu)).num_ooms;
+    require(
+        num_shortages == 0, ExitCode::do_not_requeue,
+        "the memory of GPU {} was too small for the algorithms that the run is computed with ({} times; "
+        "LibTorch took others, and their results differ in the last bits); lower --batch-size (with more "
+        "--replicas the global batch stays), end what else uses this GPU, or start a run with --reduction "
+        "fast",
+        gpu, num_shortages);
+#endif
 }
 
 std::string cudnn_version() {

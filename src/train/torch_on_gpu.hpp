@@ -16,6 +16,10 @@ namespace holdfast::train {
 /// fastest here. TF32 only by `precision`. Throws Error(do_not_requeue) if the GPU cannot be used.
 void start_torch_on_gpu(int gpu, parallel::Reduction reduction, Precision precision);
 
+/// Exact mode: throws Error(do_not_requeue) if LibTorch ever found the memory of `gpu` too small. It then goes on, where it can, with
+/// an algorithm of cuDNN that needs less, whose bits are others (ATen/native/cudnn/Conv_v8.cpp), and says nothing.
+void require_memory_was_enough(int gpu);
+
 /// Of the libtorch_cpu.so that is in use. libtorch_cuda.so lies beside it. Throws Error(internal_error) if it has no file.
 std::filesystem::path torch_library_folder();
 

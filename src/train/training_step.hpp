@@ -43,8 +43,11 @@ class TrainingStep {
     virtual void fetch_state() = 0;
     /// replica_digests() of what this rank's steps go on with: on GPUs each rank has a copy of its own.
     virtual std::string state_digests() const = 0;
-    /// Tells `phases` from now on what this rank is at. It must outlive the step.
-    void report_to(PhaseBoard& phases) { phases_ = &phases; }
+    /// Tells `phases` from now on what this rank is at. It must outlive the step and its exchange.
+    void report_to(PhaseBoard& phases) {
+        phases_ = &phases;
+        exchange_.tell_when_waiting([&phases](bool is_waiting) { phases.set_waiting(is_waiting); });
+    }
 
   protected:
     model::FlatLayout const& layout() const { return layout_; }

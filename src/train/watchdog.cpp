@@ -25,6 +25,8 @@ using namespace std::chrono_literals;
 constexpr double tick_s = std::chrono::duration<double>(watchdog_tick).count();
 constexpr auto max_late = 1s;
 constexpr double steps_per_deadline = 20;
+/// A second: until then the thread that trains has ended the launch, if it waits for the exchange.
+constexpr int max_ticks_in_trouble = 4;
 constexpr double unknown_factor = 10;  ///< floor of what no step tells about, in units of --watchdog-seconds
 
 // From the deadline to the last rank's end these add up to less than 5 s.
@@ -254,7 +256,9 @@ void Watchdog::watch() {
         phases_.count_tick();
         phases_.read(rows_);
         detector_.tick(rows_, phases_.own_row());
-        if (!detector_.passed_deadline_s()) continue;
+        trouble_ = exchange_ != nullptr ? exchange_->trouble() : nullptr;
+        ticks_in_trouble_ = trouble_ != nullptr ? ticks_in_trouble_ + 1 : 0;
+        if (!detector_.passed_deadline_s() && ticks_in_trouble_ < max_ticks_in_trouble) continue;
         if (phases_.claim_report())
             speak_and_leave(lock);
         else
@@ -287,6 +291,42 @@ void Watchdog::report() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return alarmed_ || stopping_; });
     if (!alarmed_) return;
+    bool const is_hang = detector_.passed_deadline_s().has_value();
+    lock.unlock();
+    ExitCode const code = is_hang ? report_hang() : report_trouble();
+    lock.lock();
+    exit_code_ = code;
+    is_reported_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return stopping_; });
+}
+
+void Watchdog::say(std::string const& line) {
+    {
+        std::lock_guard const lock(mutex_);
+        is_printed_ = true;
+    }
+    log::write_error(line);
+}
+
+ExitCode Watchdog::report_trouble() {
+    std::unique_lock lock(mutex_);
+    line_ = fmt::format(
+        "the gradient exchange failed: {} (the GPUs can no longer talk to each other); this launch ends with "
+        "75: start again to go on from the last checkpoint, with NCCL_DEBUG=INFO if it happens again",
+        trouble_);
+    LaunchOutcome outcome{.code = ExitCode::retry, .reason = line_};
+    std::optional<OwnedRun> const run = run_;
+    std::int64_t const step = rows_[phases_.own_row()].step;
+    lock.unlock();
+    if (run) outcome = outcome_of(*run, outcome.reason, step);
+    say(outcome.reason);
+    if (run) try_to_write(run->run_dir / outcome_file, to_json(outcome), run->writer_dir);
+    return outcome.code;
+}
+
+ExitCode Watchdog::report_hang() {
+    std::unique_lock lock(mutex_);
     HostReport mine = detector_.report();
     std::vector<HostRanks> const hosts = hosts_;
     HostRanks const& host = hosts[own_host_];
@@ -331,21 +371,26 @@ void Watchdog::report() {
     LaunchOutcome outcome{.code = ExitCode::retry, .reason = line};
     if (is_written) outcome = outcome_of(*run, line, mine.ranks.front().step);
     if (outcome.code != ExitCode::retry) line = outcome.reason;
-    lock.lock();
-    is_printed_ = true;
-    lock.unlock();
-    log::write_error(line);
+    say(line);
     if (is_written) {
         write_own(judgement, line);
         std::size_t speaker = 0;  // one host writes the outcome
         while (!reports[speaker]) ++speaker;
         if (speaker == own_host) try_to_write(run->run_dir / outcome_file, to_json(outcome), run->writer_dir);
     }
-    lock.lock();
-    exit_code_ = outcome.code;
-    is_reported_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return stopping_; });
+    return outcome.code;
+}
+
+Watchdog::ExchangeWatch::ExchangeWatch(Watchdog& watchdog, parallel::GradientExchange const& exchange)
+    : watchdog_(watchdog) {
+    std::lock_guard const lock(watchdog_.mutex_);
+    watchdog_.exchange_ = &exchange;
+}
+
+Watchdog::ExchangeWatch::~ExchangeWatch() {
+    std::lock_guard const lock(watchdog_.mutex_);
+    watchdog_.exchange_ = nullptr;
+    watchdog_.ticks_in_trouble_ = 0;
 }
 
 }  // namespace holdfast::train

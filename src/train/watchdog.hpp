@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "parallel/communicator.hpp"
+#include "parallel/gradient_exchange.hpp"
 #include "parallel/host_shared_memory.hpp"
 #include "train/hang_report.hpp"
 #include "train/outcome.hpp"
@@ -95,9 +96,26 @@ class Watchdog {
     /// Collective; before MPI ends, to which the memory may belong.
     void detach();
 
+    /// While it lives, looks for trouble in the exchange too. The thread that trains may be elsewhere when a peer or the network is
+    /// lost, and may never notice: if it has not ended the launch a second later, the watchdog does, with 75.
+    class ExchangeWatch {
+      public:
+        ExchangeWatch(Watchdog& watchdog, parallel::GradientExchange const& exchange);
+        ~ExchangeWatch();
+        ExchangeWatch(ExchangeWatch const&) = delete;
+        ExchangeWatch& operator=(ExchangeWatch const&) = delete;
+
+      private:
+        Watchdog& watchdog_;
+    };
+
   private:
     void watch();
     void report();
+    /// They say it, leave the outcome, and return the code to end with.
+    ExitCode report_hang();
+    ExitCode report_trouble();
+    void say(std::string const& line);
     [[noreturn]] void speak_and_leave(std::unique_lock<std::mutex>& lock);
     [[noreturn]] void leave(std::unique_lock<std::mutex>& lock);
 
@@ -114,6 +132,9 @@ class Watchdog {
     ExitCode exit_code_ = ExitCode::retry;
     std::string line_;  ///< of the alarm, as far as it is known without the other hosts
     HangDetector detector_;
+    parallel::GradientExchange const* exchange_ = nullptr;
+    char const* trouble_ = nullptr;  ///< of the exchange
+    int ticks_in_trouble_ = 0;
     std::vector<PhaseBoard::Row> rows_;
     std::vector<HostRanks> hosts_;
     std::size_t own_host_ = 0;

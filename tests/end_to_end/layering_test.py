@@ -11,7 +11,7 @@ import sys
 
 PARTS = ["parallel", "data", "model", "optim", "checkpoint", "report"]
 LAYERS = [["commands"], ["train"], PARTS, ["hdf5", "cuda"], ["core"]]  # highest first; a layer's folders are strangers
-ONLY_IN = {"hdf5": ("hdf5/",), "mpi": ("parallel/",), "nccl": ("parallel/nccl_exchange.cpp",), "cuda_runtime": ("cuda/", "parallel/nccl_exchange.cpp")}
+ONLY_IN = {"hdf5": ("hdf5/",), "mpi": ("parallel/",), "nccl": ("parallel/nccl_communicator.cpp",), "cuda_runtime": ("cuda/", "parallel/nccl_communicator.cpp")}
 NOT_IN_HEADERS = ("torch/torch.h", "nccl.h", "hdf5.h", "hdf5_hl.h")
 TORCH_FREE = ("core", "hdf5", "cuda", "data", "checkpoint", "report", "parallel", "optim")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
@@ -48,7 +48,7 @@ def check_the_rules():
              ("parallel/a.hpp", "nccl.h"), ("checkpoint/a.cpp", "ATen/ATen.h"), ("hdf5/a.cpp", "cuda/device_runtime.hpp"),
              ("utils/a.cpp", "core/log.hpp"), ("data/a.cpp", "cuda_runtime_api.h")]
     right = [("data/a.cpp", "hdf5/image_file.hpp"), ("main.cpp", "commands/train.hpp"), ("train/a.cpp", "torch/torch.h"),
-             ("hdf5/a.cpp", "hdf5.h"), ("parallel/nccl_exchange.cpp", "nccl.h"), ("parallel/a.hpp", "mpi.h"), ("model/a.hpp", "ATen/core/Tensor.h")]
+             ("hdf5/a.cpp", "hdf5.h"), ("parallel/nccl_communicator.cpp", "nccl.h"), ("parallel/a.hpp", "mpi.h"), ("model/a.hpp", "ATen/core/Tensor.h")]
     return ([f"the rules accept {file} including {included}" for file, included in wrong if not problem(file, included)]
             + [f"the rules refuse {file} including {included}" for file, included in right if problem(file, included)])
 

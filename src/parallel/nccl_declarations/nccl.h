@@ -18,6 +18,7 @@ extern "C" {
 
 typedef struct CUstream_st* cudaStream_t;
 typedef struct ncclComm* ncclComm_t;
+typedef struct ncclWindow_vidmem* ncclWindow_t;
 
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
@@ -48,12 +49,18 @@ typedef struct {
 #define NCCL_CONFIG_INITIALIZER \
     { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, INT_MIN }
 
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+
 ncclResult_t ncclGetVersion(int* version);
+ncclResult_t ncclMemAlloc(void** ptr, size_t size);
+ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 char const* ncclGetErrorString(ncclResult_t result);
 char const* ncclGetLastError(ncclComm_t comm);

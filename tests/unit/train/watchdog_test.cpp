@@ -191,6 +191,40 @@ TEST_F(Detector, ARankThatHasNotJoinedYetIsNotLate) {
     EXPECT_EQ(three_rows.report().ranks.size(), 1U);
 }
 
+class ExchangeInTrouble : public parallel::GradientExchange {
+  public:
+    parallel::BufferPlan const& plan() const override { return plan_; }
+    std::span<float> buffer(int) override { return {}; }
+    void reduce(parallel::Consume const&) override {}
+    std::string name() const override { return "none"; }
+    char const* trouble() const override { return "the cable is cut"; }
+
+  private:
+    parallel::BufferPlan plan_;
+};
+
+TEST(WatchdogDeathTest, EndsALaunchWhoseExchangeFailedWhileNobodyWaitedForIt) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    auto const train_on = [] {
+        Watchdog watchdog(60);
+        ExchangeInTrouble const exchange;
+        Watchdog::ExchangeWatch const exchange_watch(watchdog, exchange);
+        std::this_thread::sleep_for(30s);
+        _exit(1);
+    };
+    EXPECT_EXIT(train_on(), testing::ExitedWithCode(75), "the gradient exchange failed: the cable is cut");
+}
+
+TEST(Watchdog, LetsTheThreadThatTrainsSayItItself) {
+    Watchdog watchdog(60);
+    ExchangeInTrouble const exchange;
+    {
+        Watchdog::ExchangeWatch const exchange_watch(watchdog, exchange);
+        std::this_thread::sleep_for(500ms);
+    }
+    std::this_thread::sleep_for(1s);
+}
+
 TEST(PhaseBoard, KeepsWhatARankIsAtWhenItJoinsAndLeaves) {
     struct alignas(64) Line {
         std::byte bytes[64]{};

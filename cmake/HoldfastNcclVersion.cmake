@@ -1,0 +1,21 @@
+# holdfast_require_nccl_versions_agree(<nccl.h> <libnccl.so>): of two versions, the same call may mean two things. At the start of a
+# launch the program compares once more, with the library that the loader found.
+function(holdfast_require_nccl_versions_agree header library)
+  set(of_header "")
+  foreach(part MAJOR MINOR PATCH)
+    file(STRINGS ${header} line REGEX "^#define NCCL_${part} +[0-9]+" LIMIT_COUNT 1)
+    string(REGEX REPLACE "^#define NCCL_${part} +([0-9]+).*" "\\1" number "${line}")
+    list(APPEND of_header ${number})
+  endforeach()
+  string(REPLACE ";" "." of_header "${of_header}")
+  file(STRINGS ${library} lines REGEX "NCCL version [0-9]+\\.[0-9]+\\.[0-9]+\\+" LIMIT_COUNT 1)
+  string(REGEX MATCH "NCCL version ([0-9]+\\.[0-9]+\\.[0-9]+)\\+" found "${lines}")
+  set(of_library "${CMAKE_MATCH_1}")
+  if(NOT of_header STREQUAL of_library)
+    message(FATAL_ERROR "${header} is of NCCL '${of_header}', but ${library} of '${of_library}'. Set -DHOLDFAST_NCCL_ROOT to the "
+      "folder of one NCCL, the one that LibTorch uses.")
+  endif()
+  if(of_header VERSION_LESS 2.27)
+    message(FATAL_ERROR "${header} is of NCCL ${of_header}; Holdfast needs 2.27 or newer (registered memory). Use a newer LibTorch.")
+  endif()
+endfunction()
