@@ -10,7 +10,7 @@ readonly build_packages=(g++ cmake ninja-build python3-venv ca-certificates open
     libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libjpeg-dev)
 # slurm-wlm, lmod and iproute2 give the tests a real SLURM, a real module command and two network namespaces; clang has
 # libFuzzer; man-db, zsh and tcl are for man pages, completion and modulefiles.
-readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev ccache clang shellcheck slurm-wlm lmod iproute2 man-db
+readonly test_packages=(libgtest-dev libgmock-dev ccache clang shellcheck slurm-wlm lmod iproute2 man-db
     zsh tcl shfmt)
 
 # LibTorch comes from PyPI's torch; scripts/requirements/<flavour>.txt pins every version. A larger flavour serves as a
@@ -46,6 +46,10 @@ install_packages() {
     say "packages: installing ${missing[*]}"
     # An out-of-date or unreachable index matters only if the install fails, so update's own failure is only printed.
     "${as_root[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
+    # With what they depend on; a line of --print-uris is URI, file name, bytes, checksum.
+    apt-get install --print-uris -y -qq --no-install-recommends "${missing[@]}" 2>/dev/null |
+        awk '{bytes += $3} END {printf "%d packages to download, %.0f MB; apt-get is silent meanwhile\n", NR, bytes / 1e6}' |
+        while read -r line; do say "packages: $line"; done || true # what is wrong is told by the install itself
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
         >/dev/null || die "apt-get could not install ${missing[*]}; is the network there, and this a supported system?"
 }

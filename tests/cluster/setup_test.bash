@@ -29,7 +29,8 @@ stand_in() { # stand_in NAME BODY
 }
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in dpkg-query 'case "${@: -1}" in have-*) echo -n installed ;; *) exit 1 ;; esac'
-stand_in apt-get "echo \"\$*\" >>'$dir/apt.log'; [[ \$* != *refused* ]]"
+stand_in apt-get "[[ \$* == *print-uris* ]] && printf '%s\n' \"'http://a' a_1.deb 1500000 MD5Sum:0\" \"'http://b' b_1.deb 600000 MD5Sum:0\" && exit
+echo \"\$*\" >>'$dir/apt.log'; [[ \$* != *refused* ]]"
 PATH=$dir/bin:$PATH
 
 expect 0 'all 2 are installed' "nothing to install" <<<'install_packages have-a have-b'
@@ -39,6 +40,10 @@ expect 0 'all 2 are installed' "nothing to install" <<<'install_packages have-a 
 }
 if ((EUID == 0)); then
     expect 0 'installing new-a new-b' "two packages" <<<'install_packages have-a new-a new-b'
+    grep -q 'packages: 2 packages to download, 2 MB' "$dir/out" || {
+        echo "FAIL: the size of the download is not told:" && cat "$dir/out"
+        failures=$((failures + 1))
+    }
     [[ $(grep -c ' install \|^install' "$dir/apt.log") == 1 ]] || {
         echo "FAIL: not one apt-get install"
         failures=$((failures + 1))

@@ -41,7 +41,16 @@ def write_random_set(folder: Path, num_train: int, num_test: int, seed: int = 20
 
 def read_train_set(folder: Path, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (uint8, N x 3 x 32 x 32) and labels."""
-    records = numpy.concatenate([numpy.fromfile(folder / name, dtype=numpy.uint8) for name in TRAIN_FILES])
+    return read_set(folder, TRAIN_FILES, limit)
+
+
+def read_test_set(folder: Path, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As read_train_set."""
+    return read_set(folder, [TEST_FILE], limit)
+
+
+def read_set(folder: Path, names: list[str], limit: int) -> tuple[torch.Tensor, torch.Tensor]:
+    records = numpy.concatenate([numpy.fromfile(folder / name, dtype=numpy.uint8) for name in names])
     records = torch.from_numpy(records.reshape(-1, RECORD_BYTES)[:limit].copy())
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].to(torch.int64)
 

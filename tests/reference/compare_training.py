@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training equals PyTorch: one replica is plain Python (losses, parameters, momentum, BatchNorm), two
-replicas are two processes with DistributedDataParallel (losses, parameters, momentum; DDP keeps the
+"""Training equals PyTorch: one replica is plain Python (losses, parameters, momentum, BatchNorm, what the
+test set gives after each epoch), two replicas are two processes with DistributedDataParallel (losses, parameters, momentum; DDP keeps the
 BatchNorm statistics of its first process only).
 """
 
@@ -22,12 +22,23 @@ class Case:
     tail: str = "exact"
 
 
+NUM_TEST = 50  # in batches of 16 the last one is short
+
+
 def narrow(**settings) -> pytorch_reference.Recipe:
     """24 steps that pass at least one end of an epoch, where the last batch is short and the learning rate
     drops.
     """
     return pytorch_reference.Recipe(
-        width=8, batch_size=8, seed=5, steps=24, lr=0.05, lr_step_size=1, **settings
+        width=8,
+        batch_size=8,
+        seed=5,
+        steps=24,
+        lr=0.05,
+        lr_step_size=1,
+        limit_test=NUM_TEST,
+        eval_batch_size=16,
+        **settings,
     )
 
 
@@ -49,7 +60,9 @@ CASES = {
             augment="crop-flip",
         )
     ),
-    "full-width": Case(pytorch_reference.Recipe(batch_size=16, seed=5, steps=3, lr=0.05, limit_train=64)),
+    "full-width": Case(
+        pytorch_reference.Recipe(batch_size=16, seed=5, steps=3, lr=0.05, limit_train=48, limit_test=NUM_TEST)
+    ),
 }
 
 
@@ -71,10 +84,25 @@ def train_with_holdfast(holdfast, case: Case, data: Path, run: Path, steps: int)
         run=run,
         tail=case.tail,
         max_steps=steps,
-        limit_test=8,
         **recipe,
     )
     return holdfast_program.newest_checkpoint(run)
+
+
+def compare_tests(
+    comparison: holdfast_program.Comparison,
+    recipe: pytorch_reference.Recipe,
+    run: Path,
+    reference: dict[str, numpy.ndarray],
+) -> None:
+    rows = holdfast_program.read_epochs(run)
+    steps_per_epoch = -(-recipe.limit_train // recipe.batch_size)
+    wanted = recipe.steps // steps_per_epoch
+    comparison.check("epochs tested", len(rows) == wanted, f"{len(rows)} of {wanted}")
+    losses = numpy.array([float(row["test_loss"]) for row in rows])
+    comparison.arrays("test loss of each epoch", {"losses": losses}, {"losses": reference["test_losses"]})
+    correct = numpy.array([int(row["test_correct"]) for row in rows])
+    comparison.arrays("correct of each epoch", {"correct": correct}, {"correct": reference["test_correct"]})
 
 
 def main() -> None:
@@ -91,7 +119,7 @@ def main() -> None:
 
     with holdfast_program.scratch_folder() as name:
         folder, run = Path(name), Path(name) / "run"
-        data = cifar_binary.write_random_set(folder / "data", num_train=case.recipe.limit_train, num_test=8)
+        data = cifar_binary.write_random_set(folder / "data", num_train=case.recipe.limit_train, num_test=NUM_TEST)
         start = train_with_holdfast(holdfast, case, data, run, steps=0)
         reference = pytorch_reference.run(case.recipe, start, data, folder / "reference.npz")
         end = train_with_holdfast(holdfast, case, data, run, steps=case.recipe.steps)
@@ -103,6 +131,8 @@ def main() -> None:
         rates = numpy.array([row["lr"] for row in rows], numpy.float32)
         theirs = reference["lrs"].astype(numpy.float32)
         comparison.arrays("learning rate of each step", {"lrs": rates}, {"lrs": theirs})
+        if case.recipe.replicas == 1:
+            compare_tests(comparison, case.recipe, run, reference)
         for group in groups:
             theirs = {key: array for key, array in reference.items() if key.startswith(group + "/")}
             comparison.arrays(group, holdfast_program.read_checkpoint(end, group), theirs)

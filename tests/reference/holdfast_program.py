@@ -6,6 +6,7 @@ for CTest).
 """
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -88,6 +89,12 @@ def read_steps(run: Path) -> list[dict]:
     return [steps[step] for step in sorted(steps)]
 
 
+def read_epochs(run: Path) -> list[dict[str, str]]:
+    """Rows of metrics.csv."""
+    with open(run / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 class Comparison:
     """Collects what differs. With the same torch library bits have to be equal, otherwise values to within
     1e-5.
@@ -115,9 +122,7 @@ class Comparison:
         self.num_failed += not ok
 
     def arrays(self, name: str, ours: dict[str, numpy.ndarray], theirs: dict[str, numpy.ndarray]) -> None:
-        """Equal names, shapes, types and values. +0 and -0 are the same value: no result can tell them
-        apart.
-        """
+        """Equal names, shapes, types and values; exactly means equal bytes, so +0 is not -0."""
         self.check(
             f"{name}, names",
             ours.keys() == theirs.keys(),
@@ -145,7 +150,7 @@ class Comparison:
 
     def _equal(self, ours: numpy.ndarray, theirs: numpy.ndarray) -> bool:
         if self.exact:
-            return numpy.array_equal(ours, theirs)
+            return ours.tobytes() == theirs.tobytes()
         return numpy.allclose(ours, theirs, rtol=self.TOLERANCE, atol=self.TOLERANCE)
 
     def exit(self) -> None:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run that Holdfast must equal, in plain PyTorch: one process, or one process per replica with
 DistributedDataParallel over gloo. Starts from the weights of a Holdfast checkpoint and writes losses,
-learning rates and the final state to an .npz file.
+learning rates, what the test set gives after each epoch (one process only) and the final state to an .npz file.
 """
 
 import argparse
@@ -48,6 +48,8 @@ class Recipe:
     augment: str = "none"  # or "crop-flip"
     threads: int = 1  # per replica
     limit_train: int = 50_000
+    limit_test: int = 10_000
+    eval_batch_size: int = 128
 
 
 def load_weights(network: nn.Module, checkpoint: Path) -> None:
@@ -121,6 +123,25 @@ def make_average(network: nn.Module, decay: float) -> torch.optim.swa_utils.Aver
     return average
 
 
+def evaluate(network: nn.Module, recipe: Recipe, data: Path) -> tuple[float, int]:
+    """Mean loss over the test set and how many of it are classified right. Leaves the network in training mode."""
+    pixels_NCHW, labels_N = cifar_binary.read_test_set(data, recipe.limit_test)
+    loss, correct = 0.0, 0
+    network.eval()
+    with torch.no_grad():
+        for first in range(0, len(labels_N), recipe.eval_batch_size):
+            batch = slice(first, first + recipe.eval_batch_size)
+            logits_NK = network(cifar_binary.normalize(pixels_NCHW[batch]))
+            # Added in float64, one batch after the other, as Holdfast does: sum() of Python 3.12 has other bits.
+            batch_loss = 0.0
+            for sample_loss in nn.functional.cross_entropy(logits_NK, labels_N[batch], reduction="none").tolist():
+                batch_loss += sample_loss
+            loss += batch_loss
+            correct += int((logits_NK.argmax(1) == labels_N[batch]).sum())
+    network.train()
+    return loss / len(labels_N), correct
+
+
 def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, numpy.ndarray]:
     torch.set_num_threads(recipe.threads)
     torch.set_flush_denormal(True)
@@ -129,13 +150,12 @@ def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, 
     load_weights(network, checkpoint)
     replica = nn.parallel.DistributedDataParallel(network) if recipe.replicas > 1 else network
     optimizer = make_optimizer(network, recipe)
-    scheduler = make_scheduler(
-        optimizer, recipe, math.ceil(len(labels_N) / (recipe.replicas * recipe.batch_size))
-    )
+    steps_per_epoch = math.ceil(len(labels_N) / (recipe.replicas * recipe.batch_size))
+    scheduler = make_scheduler(optimizer, recipe, steps_per_epoch)
     average = make_average(network, recipe.ema_decay) if recipe.ema_decay > 0 else None
 
-    losses, rates = [], []
-    for _, (epoch, samples) in zip(range(recipe.steps), batches_forever(len(labels_N), recipe, rank)):
+    losses, rates, tests = [], [], []
+    for step, (epoch, samples) in zip(range(recipe.steps), batches_forever(len(labels_N), recipe, rank)):
         rates.append(optimizer.param_groups[0]["lr"])
         if recipe.augment == "crop-flip":
             batch_NCHW = augmentation.crop_and_flip(pixels_NCHW, recipe.seed, epoch, samples)
@@ -152,10 +172,15 @@ def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, 
         if average is not None:
             average.update_parameters(network)
         losses.append(mean_over_replicas(loss, len(samples)))
+        # A process of DistributedDataParallel has running statistics of its own, so it would test another network.
+        if recipe.replicas == 1 and (step + 1) % steps_per_epoch == 0:
+            tests.append(evaluate(average.module if average is not None else network, recipe, data))
 
     return {
         "losses": numpy.array(losses, numpy.float32),
         "lrs": numpy.array(rates),
+        "test_losses": numpy.array([loss for loss, _ in tests], numpy.float64),
+        "test_correct": numpy.array([correct for _, correct in tests], numpy.int64),
         **final_state(network, optimizer, average),
     }
 
