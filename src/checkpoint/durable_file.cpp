@@ -79,8 +79,9 @@ void require_appended(bool succeeded, fs::path const& path) {
 [[noreturn]] void fail_read(fs::path const& path, int error) {
     bool const no_file =
         error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
-    fail(no_file ? ExitCode::do_not_requeue : ExitCode::retry, "cannot read {}: {} (errno {})", path.string(),
-         std::strerror(error), error);
+    fail(no_file ? ExitCode::do_not_requeue : ExitCode::retry, "cannot read {}: {} (errno {}); check {}",
+         path.string(), std::strerror(error), error,
+         no_file ? "the path" : "its permissions and the file system");
 }
 
 /// Fewer bytes if the file is cut off meanwhile.
@@ -146,8 +147,8 @@ std::vector<std::byte> read_file(fs::path const& path, std::size_t max_bytes, Ch
     if (!file.is_open()) fail_read(path, errno);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail_read(path, errno);
-    require(S_ISREG(status.st_mode), ExitCode::do_not_requeue, "cannot read {}: not a regular file",
-            path.string());
+    require(S_ISREG(status.st_mode), ExitCode::do_not_requeue,
+            "cannot read {}: not a regular file; give the path of a file", path.string());
     auto const size = static_cast<std::size_t>(status.st_size);
     require(size <= max_bytes, ExitCode::do_not_requeue, "cannot read {}: {} bytes, {} at most are accepted",
             path.string(), size, max_bytes);

@@ -15,6 +15,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/launch_device.hpp"
+#include "commands/number_flag.hpp"
 #include "commands/settings_flags.hpp"
 #include "commands/version.hpp"
 #include "core/error.hpp"
@@ -227,12 +228,9 @@ Action add_bench(CLI::App& app) {
         ->capture_default_str();
     command->add_option("--limit-train", options->settings.limit_train,
                         "Use only the first N training images (0: all)");
-    command->add_option("--steps", options->steps, "Measured steps")
-        ->capture_default_str()
-        ->check(CLI::PositiveNumber);
-    command->add_option("--warm-up", options->warm_up, "Steps before them")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+    whole_number(command->add_option("--steps", options->steps, "Measured steps")->capture_default_str(), 1);
+    whole_number(
+        command->add_option("--warm-up", options->warm_up, "Steps before them")->capture_default_str(), 0);
     add_cuda_graph_flag(*command, options->cuda_graphs);
     command->add_flag("--json", options->json, "As JSON");
     return [command, options](Arguments& arguments) {

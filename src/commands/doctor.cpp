@@ -24,6 +24,7 @@
 #include "commands/doctor/storage_facts.hpp"
 #include "commands/doctor/within.hpp"
 #include "commands/launch_device.hpp"
+#include "commands/number_flag.hpp"
 #include "commands/settings_flags.hpp"
 #include "commands/train_start.hpp"
 #include "commands/version.hpp"
@@ -412,9 +413,9 @@ Action add_doctor(CLI::App& app) {
     command->add_option("--run", options->run, "Run directory of the launch")
         ->type_name("DIR")
         ->capture_default_str();
-    command->add_option("--keep", options->keep, "Newest checkpoints that the launch keeps")
-        ->capture_default_str()
-        ->check(CLI::Range(2, 1000000));
+    whole_number(command->add_option("--keep", options->keep, "Newest checkpoints that the launch keeps")
+                     ->capture_default_str(),
+                 2, 1000000);
     command
         ->add_option("--data", options->settings.data,
                      "Data of the launch, read by every rank (default: not looked at)")

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.hpp"
+#include "commands/number_flag.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "data/image_dataset.hpp"
@@ -30,17 +31,14 @@ Action add_pack(CLI::App& app) {
         ->type_name("DATA")
         ->required();
     command->add_option("out", options->out, "The file to write, OUT.h5")->type_name("FILE")->required();
-    command->add_option("--quality", options->quality, "JPEG quality")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 100));
-    command
-        ->add_option("--train-per-class", options->train_per_class,
-                     "Only the first N training images of each class (0: all)")
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--test-per-class", options->test_per_class,
-                     "Only the first N test images of each class (0: all)")
-        ->check(CLI::NonNegativeNumber);
+    whole_number(command->add_option("--quality", options->quality, "JPEG quality")->capture_default_str(), 1,
+                 100);
+    whole_number(command->add_option("--train-per-class", options->train_per_class,
+                                     "Only the first N training images of each class (0: all)"),
+                 0);
+    whole_number(command->add_option("--test-per-class", options->test_per_class,
+                                     "Only the first N test images of each class (0: all)"),
+                 0);
     return [options](Arguments&) {
         // A rename would replace a device or pipe by a file, and checkpoints are never to be overwritten.
         require(!std::filesystem::exists(std::filesystem::symlink_status(options->out)),

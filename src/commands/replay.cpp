@@ -14,6 +14,7 @@
 
 #include "checkpoint/checkpoint_store.hpp"
 #include "commands/commands.hpp"
+#include "commands/number_flag.hpp"
 #include "commands/run_path.hpp"
 #include "commands/train_start.hpp"
 #include "core/error.hpp"
@@ -31,6 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::CheckpointFile;
+using CheckpointEntry = checkpoint::CheckpointStore::Entry;
 using parallel::Communicator;
 using train::LedgerRow;
 using train::RowKind;
@@ -55,12 +57,30 @@ std::string steps_text(std::set<std::int64_t> const& steps) {
     return fmt::format("{} steps, the last of them {}", steps.size(), fmt::join(last, ", "));
 }
 
-std::vector<LedgerRow> recorded_at(train::LedgerText const& ledger, ReplayOptions const& options) {
+/// The first step of the history that the step belongs to: 0, or that of the newest file brought in before.
+std::int64_t history_begin(train::LedgerText const& ledger, std::int64_t step) {
+    std::int64_t begin = 0;
+    for (LedgerRow const& row : ledger.rows)
+        if (row.kind == RowKind::import && row.end.step <= step) begin = std::max(begin, row.end.step);
+    return begin;
+}
+
+/// `entries`: the kept checkpoints, good or not.
+std::vector<LedgerRow> recorded_at(train::LedgerText const& ledger,
+                                   std::vector<CheckpointEntry> const& entries,
+                                   ReplayOptions const& options) {
+    auto const can_begin_before = [&](std::int64_t step) {
+        return std::ranges::any_of(entries,
+                                   [&, begin = history_begin(ledger, step)](CheckpointEntry const& entry) {
+                                       return begin <= entry.step && entry.step < step;
+                                   });
+    };
     std::vector<LedgerRow> recorded;
-    std::set<std::int64_t> steps;
+    std::set<std::int64_t> steps, steps_to_choose;
     for (LedgerRow const& row : ledger.rows) {
         if (row.kind == RowKind::start || row.kind == RowKind::import) continue;  // nothing was computed
-        steps.insert(row.end.step);
+        if (steps.insert(row.end.step).second && can_begin_before(row.end.step))
+            steps_to_choose.insert(row.end.step);
         if (row.end.step != options.step) continue;
         require(row.is_intact, ExitCode::do_not_requeue,
                 "{}/ledger.jsonl: line {}, which tells of step {}, was edited or damaged (its check does not "
@@ -74,22 +94,21 @@ std::vector<LedgerRow> recorded_at(train::LedgerText const& ledger, ReplayOption
             "N, or "
             "replay after the first checkpoint",
             options.run);
-    require(!recorded.empty(), ExitCode::do_not_requeue,
-            "no digest of step {} was recorded in {}/ledger.jsonl (there is nothing to compare with); choose "
-            "one of "
-            "{}, or train with --digest-every N",
-            options.step, options.run, steps_text(steps));
+    require(
+        !recorded.empty(), ExitCode::do_not_requeue,
+        "no digest of step {} was recorded in {}/ledger.jsonl (there is nothing to compare with); {}train "
+        "with --digest-every N",
+        options.step, options.run,
+        steps_to_choose.empty() ? "" : fmt::format("choose one of {}, or ", steps_text(steps_to_choose)));
     return recorded;
 }
 
 /// The newest good checkpoint before the step that belongs to the same history.
-void find_checkpoint(ReplayOptions const& options, train::LedgerText const& ledger, Task& task) {
-    std::int64_t history_begins = 0;
-    for (LedgerRow const& row : ledger.rows)
-        if (row.kind == RowKind::import && row.end.step <= options.step)
-            history_begins = std::max(history_begins, row.end.step);
+void find_checkpoint(ReplayOptions const& options, train::LedgerText const& ledger,
+                     std::vector<CheckpointEntry> const& entries, Task& task) {
+    std::int64_t const history_begins = history_begin(ledger, options.step);
     std::set<std::int64_t> kept;
-    for (auto const& entry : checkpoint::CheckpointStore(options.run).list()) {
+    for (CheckpointEntry const& entry : entries) {
         kept.insert(entry.step);
         if (entry.step >= options.step || entry.step < history_begins || task.file) continue;
         try {
@@ -113,8 +132,9 @@ Task find_task(ReplayOptions const& options) {
             options.run);
     train::LedgerText const ledger = train::read_ledger(fs::path(options.run) / "ledger.jsonl");
     Task task;
-    task.recorded = recorded_at(ledger, options);
-    find_checkpoint(options, ledger, task);
+    auto const entries = checkpoint::CheckpointStore(options.run).list();
+    task.recorded = recorded_at(ledger, entries, options);
+    find_checkpoint(options, ledger, entries, task);
     return task;
 }
 
@@ -221,9 +241,11 @@ Action add_replay(CLI::App& app) {
     CLI::App* const command = app.add_subcommand(
         "replay", "Compute a step of a run again and compare with its ledger (exit 93 if it differs)");
     command->add_option("run", options->run, "Run directory")->type_name("DIR")->required();
-    command->add_option("--step", options->step, "Step that has a checkpoint's row or a digest in the ledger")
-        ->required()
-        ->check(CLI::PositiveNumber);
+    whole_number(command
+                     ->add_option("--step", options->step,
+                                  "Step that has a checkpoint's row or a digest in the ledger")
+                     ->required(),
+                 1);
     command->add_option("--data", options->data, "As train --data (default: the run's)")->type_name("DATA");
     return [options](Arguments& arguments) { return run_replay(*options, arguments); };
 }

@@ -24,6 +24,7 @@
 #include "checkpoint/run_ownership.hpp"
 #include "commands/command_line.hpp"
 #include "commands/commands.hpp"
+#include "commands/number_flag.hpp"
 #include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -382,13 +383,14 @@ Action add_supervise(CLI::App& app) {
     auto const options = std::make_shared<SuperviseOptions>();
     CLI::App* const command =
         app.add_subcommand("supervise", "Start train under mpirun, and again after what may pass");
-    command->add_option("--np", options->np, "Ranks to start")->required()->check(CLI::Range(1, 1000000));
-    command->add_option("--min-np", options->min_np, "Fewest ranks to go on with where not all can start")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1000000));
-    command->add_option("--max-restarts", options->max_restarts, "Restarts in all (0: none)")
-        ->capture_default_str()
-        ->check(CLI::Range(0, 1000000));
+    whole_number(command->add_option("--np", options->np, "Ranks to start")->required(), 1, 1000000);
+    whole_number(
+        command->add_option("--min-np", options->min_np, "Fewest ranks to go on with where not all can start")
+            ->capture_default_str(),
+        1, 1000000);
+    whole_number(command->add_option("--max-restarts", options->max_restarts, "Restarts in all (0: none)")
+                     ->capture_default_str(),
+                 0, 1000000);
     command->add_option("--mpirun", options->mpirun, "mpirun and its options, as a shell reads them")
         ->capture_default_str();
     command->footer(

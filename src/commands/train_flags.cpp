@@ -2,6 +2,7 @@
 // The flags of holdfast train.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "commands/command_line.hpp"
 #include "commands/commands.hpp"
+#include "commands/number_flag.hpp"
 #include "commands/settings_flags.hpp"
 #include "commands/train.hpp"
 #include "core/error.hpp"
@@ -31,8 +33,10 @@ std::optional<double> end_time_s(double stop_after_minutes) {
         if (text == nullptr || *text == '\0') continue;
         char* rest = nullptr;
         end = std::strtod(text, &rest);
-        require(*rest == '\0' && *end > 0, ExitCode::usage, "{}={}: not a time in seconds since 1970", name,
-                text);
+        require(*rest == '\0' && *end > 0 && std::isfinite(*end), ExitCode::usage,
+                "{} is {}, must be a time in seconds since 1970, as in $(date -d '+2 hours' +%s); correct or "
+                "unset it",
+                name, text);
         break;
     }
     if (stop_after_minutes > 0) {
@@ -82,45 +86,47 @@ Action add_train(CLI::App& app) {
     command->add_option("--eval-batch-size", settings.eval_batch_size, "Samples per evaluation batch")
         ->capture_default_str();
     train::SaveEvery& save_every = options->launch.save_every;
-    command
-        ->add_option("--save-every-epochs", save_every.epochs,
+    whole_number(command->add_option(
+                     "--save-every-epochs", save_every.epochs,
                      "Checkpoint every N epochs (0: only at the end; without any --save-every-*: as often as "
-                     "costs at most 1 % of the time)")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--save-every-steps", save_every.steps, "Checkpoint every N steps (0: no)")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--save-every-minutes", save_every.minutes, "Checkpoint every N minutes (0: no)")
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--stop-after-minutes", options->stop_after_minutes,
-                     "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option("--check-replicas-every", options->launch.check_replicas_every,
-                     "Compare all ranks' state and data every N steps and before saving (0: no)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option(
-            "--no-progress-limit", options->no_progress_limit,
-            "Launches in a row that may end by an error without a new checkpoint (0: any number); then 93")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command
-        ->add_option(
-            "--digest-every", options->launch.digest_every_steps,
-            "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
-        ->capture_default_str()
-        ->check(CLI::Range(2, 1000000));
-    command
-        ->add_option("--watchdog-seconds", options->watchdog_seconds,
-                     "End with 75 where nothing gets on for N seconds, or 20 steps if longer (0: never)")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+                     "costs at most 1 % of the time)"),
+                 0);
+    whole_number(
+        command->add_option("--save-every-steps", save_every.steps, "Checkpoint every N steps (0: no)"), 0);
+    number_from_0(command->add_option("--save-every-minutes", save_every.minutes,
+                                      "Checkpoint every N minutes (0: no)"));
+    number_from_0(
+        command
+            ->add_option("--stop-after-minutes", options->stop_after_minutes,
+                         "Save and stop (exit 75) before this launch is N minutes old (0: no limit)")
+            ->capture_default_str());
+    whole_number(command
+                     ->add_option("--check-replicas-every", options->launch.check_replicas_every,
+                                  "Compare all ranks' state and data every N steps and before saving (0: no)")
+                     ->capture_default_str(),
+                 0);
+    whole_number(command
+                     ->add_option("--no-progress-limit", options->no_progress_limit,
+                                  "Launches in a row that may end by an error without a new checkpoint (0: "
+                                  "any number); then 93")
+                     ->capture_default_str(),
+                 0);
+    whole_number(
+        command
+            ->add_option(
+                "--digest-every", options->launch.digest_every_steps,
+                "Record the parameters' digest in the ledger every N steps, for 'holdfast replay' (0: no)")
+            ->capture_default_str(),
+        0);
+    whole_number(command->add_option("--keep", options->keep, "Newest checkpoints to keep, at least 2")
+                     ->capture_default_str(),
+                 2, 1000000);
+    whole_number(
+        command
+            ->add_option("--watchdog-seconds", options->watchdog_seconds,
+                         "End with 75 where nothing gets on for N seconds, or 20 steps if longer (0: never)")
+            ->capture_default_str(),
+        0);
     command->add_option("--resume", options->resume, "auto, never, or a checkpoint FILE")
         ->type_name("auto|never|FILE")
         ->capture_default_str();

@@ -2,6 +2,8 @@
 #include "commands/train_start.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -115,6 +117,12 @@ FoundRun collective_find_run(Communicator const& world, TrainOptions const& opti
         if (world.rank() != 0) return;
         checkpoint::CheckpointStore store(options.run);
         if (options.resume != "auto" && options.resume != "never") {
+            std::error_code ignored;  // what cannot be looked at cannot be read either
+            require(!std::filesystem::is_directory(options.resume, ignored), ExitCode::do_not_requeue,
+                    "--resume {} is a folder, not a checkpoint file; give one of {}/checkpoints, or go on "
+                    "with that "
+                    "run by --run {}",
+                    options.resume, options.resume, options.resume);
             CheckpointFile const file = checkpoint::CheckpointStore::read(options.resume);
             std::int64_t const step = file.integer(checkpoint::step_path);
             auto const entries = store.list();

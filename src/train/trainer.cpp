@@ -18,6 +18,7 @@
 #include "train/gradient_copy.hpp"
 #include "train/replica_check.hpp"
 #include "train/step_rates.hpp"
+#include "train/time_limit.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::train {
@@ -151,14 +152,13 @@ Outcome Trainer::collective_stop() {
 
 bool Trainer::wants_stop() {
     if (!stop_reason_.empty()) return true;
-    // What has to fit before the end: the step under way, a save that waits for the one before it, and leaving.
-    double const lead_s = 2 * (longest_step_s_ + longest_save_s_) + 5;
     if (int const signal = stop_signal(); signal != 0)
         stop_reason_ = fmt::format("asked to stop by signal {}", signal);
     else if (parts_.run_directory && parts_.run_directory->wants_drain())
         stop_reason_ = "asked to stop by the file drain";
-    else if (is_root() && options_.end_time_s && seconds_since_1970() + lead_s >= *options_.end_time_s)
-        stop_reason_ = fmt::format("the time is up in {:.0f} s", *options_.end_time_s - seconds_since_1970());
+    else if (is_root() && options_.end_time_s)
+        stop_reason_ = reason_if_time_is_up(
+            *options_.end_time_s, stop_lead_s(longest_step_s_, longest_save_s_), seconds_since_1970());
     return !stop_reason_.empty();
 }
 

@@ -81,8 +81,6 @@ class UsageErrors(holdfast_run.TestCase):
             "device": ["tpu"],
             "limit-train": [-1],
             "eval-batch-size": [0],
-            "keep": [1],
-            "save-every-steps": [-1],
             "progress": ["loud"],
         }
         for flag, values in table.items():
@@ -90,6 +88,33 @@ class UsageErrors(holdfast_run.TestCase):
                 with self.subTest(f"--{flag} {value}"):
                     ended = holdfast_run.run("train", f"--{flag}={value}", cwd=self.folder)
                     self.assert_fails(ended, 2, f"--{flag}")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_what_is_wrong_with_a_number(self):
+        table = {
+            "--keep 1": "at least 2",
+            "--keep 1000001": "at most 1000000",
+            "--save-every-epochs -1": "at least 0",
+            "--save-every-steps x": "a whole number",
+            "--save-every-steps 1.5": "a whole number",
+            "--save-every-minutes -1": "at least 0",
+            "--save-every-minutes nan": "a number of at least 0",
+            "--stop-after-minutes nan": "a number of at least 0",
+            "--stop-after-minutes inf": "a number of at least 0",
+            "--digest-every -1": "at least 0",
+            "--check-replicas-every -1": "at least 0",
+            "--no-progress-limit -1": "at least 0",
+            "--watchdog-seconds 1.5": "a whole number",
+        }
+        for words, wanted in table.items():
+            with self.subTest(words):
+                flag, value = words.split()
+                ended = holdfast_run.run("train", flag, value, cwd=self.folder)
+                self.assert_fails(ended, 2, f"error: {flag} is {value}, must be {wanted}\n")
+        variable = {"HOLDFAST_SAVE_EVERY_STEPS": "x"}
+        self.assert_fails(holdfast_run.run("train", cwd=self.folder, env=variable), 2, "--save-every-steps is x")
+        self.assert_fails(holdfast_run.run("replay", "run", "--step", 0), 2, "--step is 0, must be at least 1\n")
+        self.assert_fails(holdfast_run.run("supervise", "--np", 0, "--", "train"), 2, "--np is 0, must be at least 1\n")
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_bad_value_of_a_launch_is_told_once(self):
@@ -103,7 +128,7 @@ class UsageErrors(holdfast_run.TestCase):
             "[trian]\nlr = 1": ["trian"],
             "[eval]\njson = true": ["eval"],
             'lr = "much"': ["lr", "much"],
-            "keep = 1": ["keep"],
+            "keep = 1": [".toml: --keep is 1, must be at least 2"],
             "lr = -1": ["lr"],
             'config = "other.toml"': ["config"],
         }

@@ -148,16 +148,27 @@ class DrainTest(holdfast_run.TestCaseWithUndisturbedRun):
 
     def test_stops_before_the_time_is_up(self):
         endless = narrow("synthetic:150", epochs=1000000)
-        for how in ("flag", "HOLDFAST_END_TIME", "SLURM_JOB_END_TIME"):
+        for how, seconds in (("flag", 9), ("HOLDFAST_END_TIME", 20), ("SLURM_JOB_END_TIME", 9)):
             with self.subTest(how):
                 run = self.folder / how
-                flags = ("--stop-after-minutes", 0.2) if how == "flag" else ()
-                variables = {} if how == "flag" else {how: int(time.time()) + 12}
+                flags = ("--stop-after-minutes", seconds / 60) if how == "flag" else ()
+                end_time = int(time.time()) + seconds
+                variables = {} if how == "flag" else {how: end_time}
                 ended = self.start("train", *endless, "--run", run, *flags, ranks=2, env=variables).finish()
                 self.assertEqual(ended.code, 75, ended)
-                self.assertIn("the time is up", ended.stdout)
+                self.assertRegex(ended.stdout, "the time (is up in|was up) ")
                 self.assertEqual(json.loads((run / "outcome.json").read_text())["step"], max(checkpoints(run)))
-        self.assert_fails(holdfast_run.run("train", *LONG, env={"HOLDFAST_END_TIME": "noon"}), 2, "HOLDFAST_END_TIME")
+                if how == "HOLDFAST_END_TIME":  # enough time to have started by then, also on a busy machine
+                    self.assertLess((run / "outcome.json").stat().st_mtime, end_time, ended)
+
+    def test_end_of_time_that_is_none_or_past(self):
+        for text in ("noon", "nan", "inf", "-1", "12:00"):
+            ended = holdfast_run.run("train", *LONG, cwd=self.folder, env={"HOLDFAST_END_TIME": text})
+            self.assert_fails(ended, 2, f"HOLDFAST_END_TIME is {text}, must be a time in seconds since 1970", "date -d", "unset it")
+        self.assertEqual(list(self.folder.iterdir()), [])
+        ended = holdfast_run.run("train", *LONG, "--run", self.folder / "run", env={"HOLDFAST_END_TIME": 1})
+        self.assert_fails(ended, 75)
+        self.assertRegex(ended.stdout, r"the time was up \d+ s ago")
 
     def test_drain_file(self):
         run = self.folder / "run"

@@ -311,6 +311,9 @@ class Replay(WithALedger):
                 path.unlink()
         ended = holdfast_run.run("replay", run, "--step", 8, ranks=2)
         self.assert_fails(ended, 93, "keeps no good checkpoint of a step from 0 to 7", "it keeps steps 14, 24", "--keep")
+        # What it offers instead can be replayed: 12 has a digest, but no checkpoint before it.
+        ended = holdfast_run.run("replay", run, "--step", 15, ranks=2)
+        self.assert_fails(ended, 93, "no digest of step 15 was recorded", "choose one of 16, ")
 
     def test_a_run_that_began_with_a_file(self):
         run = self.folder / "run"

@@ -122,6 +122,13 @@ class ResumeTest(holdfast_run.TestCase):
         self.assertEqual(min(checkpoints(run)), 8, "the run begins where the file is")
         self.assert_same_result(run, self.undisturbed)
 
+    def test_from_what_is_no_file(self):
+        run = self.folder / "run"
+        missing = self.folder / "missing.h5"
+        self.assert_fails(holdfast_run.run("train", "--run", run, "--resume", missing), 93, str(missing), "check the path")
+        ended = holdfast_run.run("train", "--run", run, "--resume", self.undisturbed)
+        self.assert_fails(ended, 93, f"--resume {self.undisturbed} is a folder", f"{self.undisturbed}/checkpoints")
+
     def test_from_a_file_older_than_the_run_is_refused(self):
         before = holdfast_run.result_below(self.undisturbed)
         source = checkpoints(self.undisturbed)[8]

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_ownership.hpp"
 
+#include <fcntl.h>
+#include <future>
 #include <optional>
 #include <regex>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +44,13 @@ void set_in_owner(fs::path const& writer, std::string const& key, std::string co
     std::string const text =
         std::regex_replace(owner_text(writer), std::regex(key + " [^\n]*"), key + " " + value);
     std::ofstream(writer / "owner") << text;
+}
+
+/// An owner that left without a word, and of which nobody here can look whether it lives. Returns its folder.
+fs::path leave_owner_of_another_host(fs::path const& run) {
+    fs::path const writer = RunOwnership(run, patient).temp_dir();
+    set_in_owner(writer, "boot_id", "another");
+    return writer;
 }
 
 /// A child that owns the run and then stops counting without a word: as it dies, or as it is suspended.
@@ -142,9 +152,8 @@ TEST(NewestLaunch, IsTheNumberOfTheLastOwner) {
 
 TEST(RunOwnership, LaunchOfTheSameSuperviseIsTakenOverFromAtOnce) {
     TemporaryFolder run;
-    RunOwnership const owner(run.path(), patient);
-    set_in_owner(owner.temp_dir(), "boot_id", "another");  // nobody can look whether it lives
-    set_in_owner(owner.temp_dir(), "supervised_by", "host:1:2");
+    fs::path const writer = leave_owner_of_another_host(run.path());
+    set_in_owner(writer, "supervised_by", "host:1:2");
     ::setenv("HOLDFAST_SUPERVISED_BY", "host:1:3", 1);
     EXPECT_FALSE(is_free(run.path()));
     ::setenv("HOLDFAST_SUPERVISED_BY", "host:1:2", 1);
@@ -187,6 +196,44 @@ TEST(RunOwnership, EarlierAttemptOfTheSameSlurmJobIsDead) {
     EXPECT_THAT(owner_text(owner.temp_dir()), HasSubstr("slurm_restart_count 1\n"));
     ::unsetenv("SLURM_JOB_ID");
     ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST(IsFree, OfSlurmJobsOnlyAnEarlierAttemptOfThisOneIsDead) {
+    struct Case {
+        char const* job;
+        char const* restarts;
+        bool is_dead;
+    };
+    TemporaryFolder run;
+    fs::path const writer = leave_owner_of_another_host(run.path());
+    ::setenv("SLURM_JOB_ID", "77", 1);
+    ::setenv("SLURM_RESTART_COUNT", "2", 1);
+    for (auto const& [job, restarts, is_dead] : {Case{"77", "", true},
+                                                 {"77", "1", true},
+                                                 {"77", "2", false},
+                                                 {"77", "3", false},
+                                                 {"78", "1", false},
+                                                 {"", "", false}}) {
+        set_in_owner(writer, "slurm_job_id", job);
+        set_in_owner(writer, "slurm_restart_count", restarts);
+        EXPECT_EQ(is_free(run.path()), is_dead) << "job '" << job << "', restarts '" << restarts << "'";
+    }
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_RESTART_COUNT");
+}
+
+TEST(RunOwnership, NumberOfALaunchThatCameAndWentMeanwhileIsNotUsedAgain) {
+    TemporaryFolder run;
+    fs::path const last_number = run.path() / "last-writer";
+    ASSERT_EQ(::mkfifo(last_number.c_str(), 0600), 0);
+    auto slow = std::async(std::launch::async, [&] { return RunOwnership(run.path(), patient).number(); });
+    int const held = ::open(last_number.c_str(), O_WRONLY);  // waits until the other has listed, and reads
+    fs::remove(last_number);
+    RunOwnership quick(run.path(), patient);
+    EXPECT_EQ(quick.number(), 1);
+    quick.release();
+    ::close(held);  // what it read is empty, as before the quick one
+    EXPECT_EQ(slow.get(), 2);
 }
 
 TEST(RunOwnership, SuspendedOwnerLosesTheRunAndCannotCommit) {

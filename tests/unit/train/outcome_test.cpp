@@ -53,6 +53,14 @@ TEST(Progress, ThreeErrorsInARowWithoutANewCheckpointAreTheEnd) {
     EXPECT_EQ(launches.fail(), ExitCode::do_not_requeue);
 }
 
+TEST(Progress, InternalErrorsInARowAreTheEndToo) {
+    Launches launches(2);
+    EXPECT_EQ(launches.fail(0, ExitCode::internal_error), ExitCode::internal_error);
+    LaunchOutcome const second = launches.end(EndedBy::error, ExitCode::internal_error, 0);
+    EXPECT_EQ(second.code, ExitCode::do_not_requeue);
+    EXPECT_THAT(second.reason, testing::StartsWith("no progress: 2 launches in a row"));
+}
+
 TEST(Progress, ANewCheckpointBeginsTheCountAnew) {
     Launches launches(3);
     for (int i = 0; i < 10; ++i) EXPECT_EQ(launches.fail(1), ExitCode::retry);
