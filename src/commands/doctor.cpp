@@ -236,9 +236,21 @@ Finding collective_data(Communicator const& world, DoctorOptions const& options,
     return doctor::judge_data(settings.data, found.value.description, failures, hosts, difference);
 }
 
+/// Collective. What every rank found of its own process, as one finding.
+Finding collective_worst(Communicator const& world, Finding const& mine,
+                         std::vector<std::string> const& hosts) {
+    nlohmann::json const sent = {static_cast<int>(mine.state), mine.seen, mine.why, mine.fix};
+    doctor::Findings findings;
+    for (std::string const& text : world.all_gather(json_text(sent, -1))) {
+        auto const got = nlohmann::json::parse(text);
+        findings.push_back({mine.check, static_cast<State>(got[0].get<int>()), got[1], got[2], got[3]});
+    }
+    return doctor::worst_of(findings, hosts);
+}
+
 /// Collective. Programs, libraries and settings.
 doctor::Findings collective_installation(Communicator const& world, DoctorOptions const& options,
-                                         bool uses_gpus) {
+                                         std::vector<std::string> const& hosts, bool uses_gpus) {
     auto const program = doctor::within(disk_limit, [] { return program_description(); });
     std::string const programs =
         parallel::collective_difference(world, program.is_known() ? program.value : program.unknown);
@@ -248,8 +260,9 @@ doctor::Findings collective_installation(Communicator const& world, DoctorOption
     std::string summary;
     for (auto const& [name, version] : versions.items())
         summary += fmt::format("{}{} {}", summary.empty() ? "" : ", ", name, version.get<std::string>());
-    return {doctor::judge_versions(summary), doctor::judge_libtorch(doctor::find_libtorch(uses_gpus)),
-            doctor::judge_nccl(doctor::find_nccl()),
+    return {doctor::judge_versions(summary),
+            collective_worst(world, doctor::judge_libtorch(doctor::find_libtorch(uses_gpus)), hosts),
+            collective_worst(world, doctor::judge_nccl(doctor::find_nccl()), hosts),
             doctor::judge_sameness(
                 "programs", "program and libraries", programs,
                 "one installation on a file system that all hosts see, and the same modules everywhere"),
@@ -297,7 +310,7 @@ void collective_look_closer(Communicator const& world, DoctorOptions const& opti
     findings.push_back(doctor::judge_binding(table, threads));
     findings.push_back(doctor::judge_oversubscription(table, threads, collective_cpu_quota(world)));
     add(collective_arithmetic(world, threads, device.compute));
-    add(collective_installation(world, options, uses_gpus));
+    add(collective_installation(world, options, hosts, uses_gpus));
     add(collective_storage(world, options, hosts));
     findings.push_back(collective_shared_memory(world, options, table, threads, uses_gpus));
     findings.push_back(doctor::judge_clock(doctor::collective_clock_offsets(world), hosts));

@@ -137,6 +137,8 @@ class Installation(DoctorCase):
     def test_other_libtorch(self):
         other = {"LD_PRELOAD": holdfast_run.library_of_other_versions, "OTHER_VERSION_OF": "libtorch"}
         self.assert_finding(self.doctor("--json", env=other), "libtorch", "warning", "99.0 is loaded")
+        of_rank_1 = self.doctor_by_rank(({}, ".", []), (other, ".", []), flags=["--json"], code=93)
+        self.assert_finding(of_rank_1, "libtorch", "warning", "rank 1 (", "99.0 is loaded", others={"programs", "numerics"})
 
     def test_other_instruction_set(self):
         if json.loads(run("info", "--json").stdout)["cpu_capability"] == "DEFAULT":
@@ -148,8 +150,11 @@ class Installation(DoctorCase):
         for name in "ab":
             (self.folder / name).mkdir()
             shutil.copy(holdfast_run.library_of_other_versions, self.folder / name / "libnccl.so.2")
-        both = " ".join(str(self.folder / name / "libnccl.so.2") for name in "ab")
-        self.assert_finding(self.doctor("--json", env={"LD_PRELOAD": both}, code=93), "nccl", "error", "libnccl are loaded", str(self.folder / "b"))
+        both = {"LD_PRELOAD": " ".join(str(self.folder / name / "libnccl.so.2") for name in "ab")}
+        seen = ["2 libnccl are loaded", str(self.folder / "b")]
+        self.assert_finding(self.doctor("--json", env=both, code=93), "nccl", "error", *seen)
+        of_rank_1 = self.doctor_by_rank(({}, ".", []), (both, ".", []), flags=["--json"], code=93)
+        self.assert_finding(of_rank_1, "nccl", "error", f"rank 1 ({os.uname().nodename}): ", *seen)
 
 
 class Disk(DoctorCase):
@@ -219,6 +224,13 @@ class Host(DoctorCase):
         (self.folder / "a").mkdir()
         missing = self.doctor("--json", "--data", "nowhere", code=93)
         self.assert_finding(missing, "data", "error", "rank 0", "nowhere")
+
+    def test_other_data_on_one_rank(self):
+        for name, source in (("a", "synthetic:40"), ("b", "synthetic:41")):
+            (self.folder / name).mkdir()
+            self.run_ok("pack", source, self.folder / name / "set.h5")
+        ended = self.doctor_by_rank(({}, "a", []), ({}, "b", []), flags=["--json", "--data", "set.h5", "--run", self.folder / "run"], code=93)
+        self.assert_finding(ended, "data", "error", "on rank 0", "on rank 1")
 
     def scontrol(self, script: str) -> dict:
         program = self.folder / "scontrol"

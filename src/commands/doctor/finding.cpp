@@ -49,6 +49,17 @@ int count(Findings const& findings, State state) {
     return static_cast<int>(std::ranges::count(findings, state, &Finding::state));
 }
 
+Finding worst_of(Findings const& finding_of_rank, std::vector<std::string> const& host_of_rank) {
+    auto const found = std::ranges::max_element(finding_of_rank, {}, &Finding::state);  // the first of equals
+    Finding worst = *found;
+    if (worst.state == State::ok) return worst;
+    auto const rank = static_cast<std::size_t>(found - finding_of_rank.begin());
+    int const others = count(finding_of_rank, worst.state) - 1;
+    worst.seen = fmt::format("rank {} ({}){}: {}", rank, host_of_rank[rank],
+                             others == 0 ? "" : fmt::format(" and {} others", others), worst.seen);
+    return worst;
+}
+
 std::string text_of(Findings const& findings) {
     std::size_t check_width = 5;
     for (Finding const& finding : findings) check_width = std::max(check_width, finding.check.size());

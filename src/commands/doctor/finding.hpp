@@ -33,6 +33,10 @@ Finding finding_of(std::string check, State state, std::string const& message);
 char const* name_of(State state);
 int count(Findings const& findings, State state);
 
+/// What the ranks found of one check, as one finding: the worst of them, which then begins with the first rank that has it and its
+/// host. If all is well, rank 0's.
+Finding worst_of(Findings const& finding_of_rank, std::vector<std::string> const& host_of_rank);
+
 /// A line for each check, with why and fix below it where it is not ok, and a last line that counts.
 std::string text_of(Findings const& findings);
 /// Warnings and errors only, one a line in the grammar of messages; empty if all is well.

@@ -39,6 +39,20 @@ TEST(Finding, CountsAndNamesStates) {
     EXPECT_STREQ(name_of(State::error), "error");
 }
 
+TEST(Finding, WorstOfAllRanksNamesTheFirstThatHasIt) {
+    std::vector<std::string> const hosts = {"node1", "node1", "node2"};
+    Finding const ok{"nccl", State::ok, "once", "", ""};
+    Finding const warning{"nccl", State::warning, "another", "lost", "unset"};
+    Finding const error{"nccl", State::error, "two", "lost", "unset"};
+    EXPECT_EQ(worst_of({ok, ok, ok}, hosts).seen, "once");
+    Finding const worst = worst_of({ok, warning, error}, hosts);
+    EXPECT_EQ(worst.state, State::error);
+    EXPECT_EQ(worst.seen, "rank 2 (node2): two");
+    EXPECT_EQ(worst.why, "lost");
+    EXPECT_EQ(worst.fix, "unset");
+    EXPECT_EQ(worst_of({ok, warning, warning}, hosts).seen, "rank 1 (node1) and 1 others: another");
+}
+
 TEST(Finding, TableShowsWhyAndFixBelowWhatIsNotWell) {
     EXPECT_EQ(text_of(some),
               "check     state    seen\n"
