@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/deferred_host_streams.hpp"
+#include "cuda/limited_host_memory.hpp"
 #include "data/batch_loader.hpp"
 #include "support/device_input.hpp"
 #include "support/expect_error.hpp"
@@ -36,6 +37,15 @@ TEST(DeviceImages, GoThereIfTheyTakeNoMoreThanAllowed) {
     EXPECT_TRUE(all_there(600));
     EXPECT_FALSE(all_there(599));
     EXPECT_FALSE(all_there(0));
+}
+
+TEST(DeviceImages, MayTakeAQuarterOfTheFreeMemory) {
+    test::NumberedImages const dataset(10, {3, 40, 50});  // 60,000 bytes
+    for (bool const suffices : {true, false}) {
+        cuda::LimitedHostMemory const limit(suffices ? 240'000 : 239'999);
+        EXPECT_EQ(DeviceImages(dataset, test::normalization_of(3), {.max_samples = 1}, -1).are_all_there(),
+                  suffices);
+    }
 }
 
 TEST(DeviceImages, OfManyChunksAreAllThere) {
