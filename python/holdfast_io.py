@@ -3,7 +3,7 @@
 """Holdfast checkpoints from Python: to and from the state_dict of a torchvision ResNet. Needs numpy and h5py alone.
 
     python holdfast_io.py show CKPT.h5
-    python holdfast_io.py to-torch CKPT.h5 OUT.pt      (needs torch)
+    python holdfast_io.py to-torch CKPT.h5 OUT.pt      (needs torch; --live: not the moving averages, where the run keeps them)
     python holdfast_io.py from-torch IN.pt OUT.h5      (needs torch; OUT.h5 is for `holdfast train --init-from`)
 
 The format is described in docs/checkpoint-format.md. Whoever loads from untrusted places should know that h5py itself
@@ -25,7 +25,7 @@ TRAILER_BYTES = 64
 DIGEST_BYTES = 16
 MAGIC = b"HOLDFAST"
 FORMAT = "holdfast-checkpoint"
-VERSION = 2
+VERSION = 3
 MAX_EXPANSION = 1032  # of deflate, the only compression that Holdfast reads
 BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -115,11 +115,15 @@ def read_arrays(path, require_trailer=True):
         raise CheckpointError(f"{path}: not a readable HDF5 file: {error}") from error
 
 
-def load_state_dict(path, as_torch=False, require_trailer=True):
-    """Parameters and BatchNorm buffers under torchvision's names, as numpy arrays (or torch tensors)."""
+def load_state_dict(path, as_torch=False, require_trailer=True, live=False):
+    """Parameters and BatchNorm buffers under torchvision's names, as numpy arrays (or torch tensors).
+
+    Where the run keeps moving averages (--ema-decay) these, which its test accuracy is of; with `live` what it trains.
+    """
     state = {}
-    for name, value in read_arrays(path, require_trailer).items():
-        for group in ("/model/", "/buffers/"):
+    arrays = read_arrays(path, require_trailer)
+    for group in ("/model/", "/buffers/") if live else ("/model/", "/buffers/", "/ema/"):  # the last one counts
+        for name, value in arrays.items():
             if name.startswith(group):
                 state[name[len(group):]] = np.asarray(value)
     if not state:
@@ -169,10 +173,10 @@ def _show(path):
     print(f"{parameters:,} parameters")
 
 
-def _to_torch(source, target):
+def _to_torch(source, target, live):
     import torch
 
-    torch.save(load_state_dict(source, as_torch=True, require_trailer=False), target)
+    torch.save(load_state_dict(source, as_torch=True, require_trailer=False, live=live), target)
 
 
 def _from_torch(source, target):
@@ -193,12 +197,14 @@ def main(arguments=None):
         command = commands.add_parser(name)
         for target in targets:
             command.add_argument(target)
+        if name == "to-torch":
+            command.add_argument("--live", action="store_true", help="the weights in training, where there are moving averages too")
     options = vars(parser.parse_args(arguments))
     try:
         if options["command"] == "show":
             _show(options["CKPT"])
         elif options["command"] == "to-torch":
-            _to_torch(options["CKPT"], options["OUT"])
+            _to_torch(options["CKPT"], options["OUT"], options["live"])
         else:
             _from_torch(options["IN"], options["OUT"])
     except (CheckpointError, OSError, ValueError) as error:

@@ -232,7 +232,7 @@ class Loader final : public DatasetArchive {
 };
 
 std::vector<std::string_view> const state_groups{parameters_group, momentum_group, buffers_group,
-                                                 progress_group};
+                                                 averages_group, progress_group};
 
 Digest digest_of_state(Visit const& visit, std::vector<std::string_view> groups) {
     StateDigester digester(std::move(groups));

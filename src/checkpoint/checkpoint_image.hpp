@@ -24,11 +24,12 @@ namespace holdfast::checkpoint {
 /// Shows every field of the state to the archive. Must name the same fields each time; lengths may change.
 using Visit = std::function<void(StateArchive&)>;
 
-inline constexpr std::int64_t format_version = 2;
+inline constexpr std::int64_t format_version = 3;
 inline constexpr std::size_t trailer_bytes = 64;
 inline constexpr std::string_view parameters_group = "/model";
 inline constexpr std::string_view momentum_group = "/momentum";
 inline constexpr std::string_view buffers_group = "/buffers";
+inline constexpr std::string_view averages_group = "/ema";
 inline constexpr std::string_view progress_group = "/progress";
 inline constexpr std::string_view step_path = "/progress/step";
 
@@ -91,7 +92,7 @@ class StateDigester : public StateArchive {
     std::map<std::string, Digest> fields_;  ///< by path
 };
 
-/// Over parameters, momentum, buffers and progress: what decides how the run goes on.
+/// Over parameters, momentum, buffers, averages and progress: what decides how the run goes on.
 Digest state_digest(Visit const& visit);
 /// Over the parameters alone.
 Digest parameters_digest(Visit const& visit);

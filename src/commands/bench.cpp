@@ -25,6 +25,7 @@
 #include "parallel/mpi_session.hpp"
 #include "report/start_times.hpp"
 #include "train/compute_thread.hpp"
+#include "train/step_rates.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::commands {
@@ -105,9 +106,8 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     for (std::int64_t step = 0; step < steps; ++step) {
         auto const start = std::chrono::steady_clock::now();
         data::StepBatch const& batch = loader.next();
-        train::StepResult const result =
-            engine.training_step().run(batch, sets.train->shape(), static_cast<float>(settings.momentum),
-                                       static_cast<float>(settings.lr), false);
+        train::StepResult const result = engine.training_step().run(
+            batch, sets.train->shape(), train::sgd_rates(settings, settings.lr, step), false);
         double const elapsed_ms = seconds_since(start) * 1e3;
         if (step == 0) start_to_first_step_s = report::seconds_since_exec();
         losses.push_back(result.loss);
@@ -183,7 +183,12 @@ Action add_bench(CLI::App& app) {
         ->check(CLI::NonNegativeNumber);
     add_cuda_graph_flag(*command, options->cuda_graphs);
     command->add_flag("--json", options->json, "As JSON");
-    return [options](Arguments& arguments) { return run_bench(*options, arguments); };
+    return [command, options](Arguments& arguments) {
+        std::string const data = options->settings.data;  // of bench also where it was not given
+        apply_recipe(*command, options->settings);
+        options->settings.data = data;
+        return run_bench(*options, arguments);
+    };
 }
 
 }  // namespace holdfast::commands

@@ -100,9 +100,10 @@ std::vector<std::string> host_of_rank(parallel::LaunchTable const& table) {
 }
 
 /// Bytes of a checkpoint of these settings, but for its history.
-std::uint64_t checkpoint_bytes(model::FlatLayout const& layout) {
+std::uint64_t checkpoint_bytes(model::FlatLayout const& layout, train::Settings const& settings) {
     constexpr std::uint64_t names_and_progress = std::uint64_t{1} << 17;
-    return train::StateTensors::num_floats(layout) * sizeof(float) + names_and_progress;
+    return train::StateTensors::num_floats(layout, train::averages_of(settings)) * sizeof(float) +
+           names_and_progress;
 }
 
 /// CIFAR-10's network.
@@ -153,8 +154,9 @@ doctor::Findings collective_storage(Communicator const& world, DoctorOptions con
     }
     auto const space = doctor::within(disk_limit, [folder] { return doctor::space_of(folder); });
     auto const stored = doctor::within(disk_limit, [run] { return doctor::checkpoints_of(run); }).value;
-    std::uint64_t const size =
-        stored.count > 0 ? stored.size_bytes_each : checkpoint_bytes(layout_of(options.settings));
+    std::uint64_t const size = stored.count > 0
+                                   ? stored.size_bytes_each
+                                   : checkpoint_bytes(layout_of(options.settings), options.settings);
     std::string const shown = doctor::absolute_path(folder);
     return {doctor::judge_run_directory(run, shown, failure),
             doctor::judge_shared(!nonce.empty(), shown, unseen_by, hosts), doctor::judge_sync(sync, size),
@@ -185,7 +187,7 @@ Finding collective_shared_memory(Communicator const& world, DoctorOptions const&
         host.needs_folder = needs_folder;
         int const buffers = std::min(table.num_replicas_of_host(row.host),
                                      host.num_ranks * train::replica_slots(table, threads));
-        host.needed_bytes = (train::StateTensors::num_floats(layout) +
+        host.needed_bytes = (train::StateTensors::num_floats(layout, train::averages_of(options.settings)) +
                              layout.num_floats * static_cast<std::size_t>(buffers)) *
                             sizeof(float);
         host.uses_gpus = uses_gpus;
@@ -422,6 +424,7 @@ Action add_doctor(CLI::App& app) {
     command->add_flag("--quick", options->quick,
                       "Only launcher, ranks and devices, on stderr, and nothing if all is well");
     return [command, options](Arguments& arguments) {
+        apply_recipe(*command, options->settings);
         options->looks_at_data = command->get_option("--data")->count() > 0;
         options->command_text = config_text(*command);
         return run_doctor(*options, arguments);

@@ -52,6 +52,7 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     });
     settings.replicas = world.size();  // only ranks matter here: each evaluates some of the batches
     settings.reduction = "exact";      // nothing is reduced
+    settings.ema_decay = 0;            // nothing moves: averages are loaded as the weights
     settings.device = collective_resolve_device(world, options.device);
     if (settings.device == "cpu")
         settings.precision = "fp32";  // what was trained on a GPU can be looked at anywhere
@@ -63,7 +64,8 @@ ExitCode run_eval(EvalOptions const& options, Arguments& arguments) {
     train::TrainingEngine engine(world, settings, train::network_config(settings, *sets.test), table,
                                  device.compute);
     world.agree([&] {
-        if (world.local_rank() == 0) train::load_weights(*file, engine.network().layout, engine.tensors());
+        if (world.local_rank() == 0)
+            train::load_evaluated_weights(*file, engine.network().layout, engine.tensors());
     });
     world.barrier();
     engine.training_step().load_state();

@@ -25,6 +25,7 @@ nlohmann::ordered_json summary(checkpoint::CheckpointFile const& file) {
     json["replicas"] = settings.at("replicas");
     json["batch_size"] = settings.at("batch-size");
     json["seed"] = settings.at("seed");
+    json["evaluates"] = file.has("/ema/conv1.weight") ? "moving averages" : "parameters";
     json["parameters_digest"] = file.parameters_digest().hex();
     json["state_digest"] = file.state_digest().hex();
     json["file_digest"] = file.file_digest().hex();

@@ -23,6 +23,7 @@
 #include "parallel/mpi_session.hpp"
 #include "train/compute_thread.hpp"
 #include "train/ledger.hpp"
+#include "train/step_rates.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::commands {
@@ -137,15 +138,15 @@ Preparation collective_prepare_replay(Communicator const& world, CheckpointFile 
 bool collective_compute(Communicator const& world, Preparation const& ready, train::TrainingEngine& engine,
                         train::RunState& state, std::int64_t end) {
     train::Settings const& settings = state.settings;
-    optim::StepSchedule const schedule{settings.lr, settings.lr_step_size, settings.lr_gamma};
+    optim::Schedule const schedule = train::learning_rate_schedule(settings, state.steps_per_epoch);
     data::LoaderPlan const plan = train::loader_plan(settings, engine.replicas(), state.step, end);
     std::unique_ptr<data::DeviceImages> images;
     world.agree([&] { images = engine.make_device_images(*ready.sets.train, plan.device_plan()); });
     data::BatchLoader loader(*ready.sets.train, data::cifar10_normalization(), plan, images.get());
     while (state.step < end) {
         train::StepResult const result = engine.training_step().run(
-            loader.next(), ready.sets.train->shape(), static_cast<float>(settings.momentum),
-            static_cast<float>(optim::learning_rate_at(schedule, state.step / state.steps_per_epoch)),
+            loader.next(), ready.sets.train->shape(),
+            train::sgd_rates(settings, optim::learning_rate_at(schedule, state.step), state.step),
             stop_signal() != 0);
         state.step += 1;
         if (result.stop_requested && state.step < end) return false;

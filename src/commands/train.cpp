@@ -57,9 +57,12 @@ void print_finished(FoundRun const& found, train::Settings const& settings, Trai
     std::string const done =
         found.step > end ? fmt::format("{} steps are done, more than the {} now asked for", found.step, end)
                          : fmt::format("{} of {} steps done", found.step, end);
-    log::info(
-        "The run in {} is finished: {}. Raise --epochs or --max-steps to go on, or choose another --run.",
-        options.run, done);
+    bool const are_epochs_done = end == settings.epochs * found.steps_per_epoch;
+    char const* const advice = !are_epochs_done ? "Raise --max-steps to go on, or choose"
+                               : train::schedule_ends_with_run(settings)
+                                   ? "Its learning rate was for these epochs: to train for more, choose"
+                                   : "Raise --epochs to go on, or choose";
+    log::info("The run in {} is finished: {}. {} another --run.", options.run, done, advice);
     if (found.test_count > 0)
         log::info("{}",
                   report::test_line(train::log_device(settings), static_cast<double>(found.test_correct) /

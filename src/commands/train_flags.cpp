@@ -59,9 +59,16 @@ Action add_train(CLI::App& app) {
     command->add_option("--epochs", settings.epochs, "Epochs of the run as a whole")->capture_default_str();
     command->add_option("--max-steps", settings.max_steps, "Steps of the run as a whole (default: no limit)");
     add_model_flags(*command, settings);
-    command->add_option("--lr-step-size", settings.lr_step_size, "Epochs between decays of the rate")
+    command
+        ->add_option("--lr-schedule", settings.lr_schedule,
+                     "Learning rate: decays in steps, or follows a cosine or one cycle that end with the run")
+        ->type_name("step|cosine|one-cycle")
         ->capture_default_str();
-    command->add_option("--lr-gamma", settings.lr_gamma, "Factor of a decay")->capture_default_str();
+    command->add_option("--lr-step-size", settings.lr_step_size, "Epochs between decays of the step schedule")
+        ->capture_default_str();
+    command->add_option("--lr-gamma", settings.lr_gamma, "Factor of such a decay")->capture_default_str();
+    command->add_option("--warmup-epochs", settings.warmup_epochs, "Epochs in which the learning rate rises")
+        ->capture_default_str();
     command
         ->add_option("--tail", settings.tail,
                      "Last batch: exact (each sample once) or pad (as DistributedSampler)")
@@ -137,6 +144,7 @@ Action add_train(CLI::App& app) {
     command->add_flag("--print-config", options->print_config, "Print all flags as a --config file and exit");
     return [command, options](Arguments& arguments) {
         options->explicitly_given = explicitly_given(*command);
+        apply_recipe(*command, options->settings);
         if (options->settings.device == "auto") options->explicitly_given.erase("device");
         options->command_text = config_text(*command);
         options->launch.end_time_s = end_time_s(options->stop_after_minutes);

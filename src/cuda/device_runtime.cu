@@ -79,13 +79,15 @@ __global__ void running_variance_kernel(float* running, float const* batch, std:
         running[i] = __fmaf_rn(0.1f, batch[i], __fmul_rn(0.9f, running[i]));
 }
 
-__global__ void sgd_kernel(float* parameters, float* momentum, float const* gradient, std::size_t count,
-                           float mu, float lr) {
-    for (std::size_t i = first_element(); i < count; i += element_stride()) {
-        float const velocity = __fadd_rn(__fmul_rn(mu, momentum[i]), gradient[i]);
-        momentum[i] = velocity;
-        parameters[i] = __fmaf_rn(velocity, -lr, parameters[i]);
-    }
+__global__ void sgd_kernel(SgdTensors const tensors, float const* gradient, std::size_t count,
+                           std::size_t num_decaying, SgdRates const rates) {
+    for (std::size_t i = first_element(); i < count; i += element_stride())
+        sgd_update_element(tensors, gradient, i, num_decaying, rates);
+}
+
+__global__ void average_kernel(float* average, float const* values, std::size_t count, float weight) {
+    for (std::size_t i = first_element(); i < count; i += element_stride())
+        average[i] = moved_average(average[i], values[i], weight);
 }
 
 /// A block for each image. __grid_constant__: indexed where it lies, not copied to a stack first.
@@ -274,12 +276,20 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     cuda_check(cudaGetLastError(), "leaf_kernel");
 }
 
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const& stream) {
+void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
+              SgdRates const& rates, Stream const& stream) {
     if (count == 0) return;
-    sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(parameters, momentum, gradient,
-                                                                            count, mu, lr);
+    sgd_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(tensors, gradient, count,
+                                                                            num_decaying, rates);
     cuda_check(cudaGetLastError(), "sgd_kernel");
+}
+
+void update_average(float* average, float const* values, std::size_t count, float weight,
+                    Stream const& stream) {
+    if (count == 0) return;
+    average_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(average, values, count,
+                                                                                weight);
+    cuda_check(cudaGetLastError(), "average_kernel");
 }
 
 void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,

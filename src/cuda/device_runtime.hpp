@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/batch_images.hpp"
+#include "cuda/update_rules.hpp"
 
 namespace holdfast::cuda {
 
@@ -135,10 +136,12 @@ enum class LeafWrite { overwrite, add };
 void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
                 float* not_finite, Stream const& stream);
 
-/// momentum = mu * momentum + gradient (unfused), parameters = fma(momentum, -lr, parameters): the bits of
-/// optim::sgd_step.
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const& stream);
+/// sgd_update_element of every element, in one pass: the bits of optim::sgd_step.
+void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
+              SgdRates const& rates, Stream const& stream);
+/// The bits of optim::update_average.
+void update_average(float* average, float const* values, std::size_t count, float weight,
+                    Stream const& stream);
 
 /// write_image and the label for each sample of the batch; all in device memory.
 void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,

@@ -199,16 +199,16 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     if (!all_finite && not_finite != nullptr) *not_finite = 1.0f;
 }
 
-void sgd_step(float* parameters, float* momentum, float const* gradient, std::size_t count, float mu,
-              float lr, Stream const& stream) {
-    if (deferred(stream,
-                 [=](Stream const& now) { sgd_step(parameters, momentum, gradient, count, mu, lr, now); }))
+void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
+              SgdRates const& rates, Stream const&) {
+    for (std::size_t i = 0; i < count; ++i) sgd_update_element(tensors, gradient, i, num_decaying, rates);
+}
+
+void update_average(float* average, float const* values, std::size_t count, float weight,
+                    Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { update_average(average, values, count, weight, now); }))
         return;
-    for (std::size_t i = 0; i < count; ++i) {
-        float const velocity = mu * momentum[i] + gradient[i];
-        momentum[i] = velocity;
-        parameters[i] = std::fma(velocity, -lr, parameters[i]);
-    }
+    for (std::size_t i = 0; i < count; ++i) average[i] = moved_average(average[i], values[i], weight);
 }
 
 void write_batch(BatchSource const& source, ImageFormat format, void* images, std::int64_t* labels_N,

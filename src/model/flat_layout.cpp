@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/flat_layout.hpp"
 
+#include <functional>
 #include <utility>
 
 namespace holdfast::model {
 namespace {
 
-/// Gives each tensor the next 64-byte aligned place and returns the end of the last.
-std::size_t place(std::vector<FlatTensor>& tensors, std::size_t begin) {
+/// BatchNorm's parameters and biases have one dimension; they are not to become small.
+bool decays(FlatTensor const& tensor) { return tensor.shape.size() > 1; }
+
+/// Gives each tensor of which `is_meant` says so the next 64-byte aligned place, and returns the end of the last.
+std::size_t place(std::vector<FlatTensor>& tensors, std::size_t begin, auto is_meant) {
     for (FlatTensor& tensor : tensors) {
+        if (!is_meant(tensor)) continue;
         tensor.size = 1;
         for (std::int64_t const extent : tensor.shape) tensor.size *= static_cast<std::size_t>(extent);
         tensor.offset = begin;
@@ -31,9 +36,11 @@ FlatLayout make_flat_layout(std::vector<FlatTensor> parameters, std::vector<Flat
     layout.parameters = std::move(parameters);
     layout.running_means = std::move(running_means);
     layout.running_variances = std::move(running_variances);
-    layout.means_begin = place(layout.parameters, 0);
-    layout.variances_begin = place(layout.running_means, layout.means_begin);
-    layout.tail_begin = place(layout.running_variances, layout.variances_begin);
+    auto const all = [](FlatTensor const&) { return true; };
+    layout.decaying_end = place(layout.parameters, 0, decays);
+    layout.means_begin = place(layout.parameters, layout.decaying_end, std::not_fn(decays));
+    layout.variances_begin = place(layout.running_means, layout.means_begin, all);
+    layout.tail_begin = place(layout.running_variances, layout.variances_begin, all);
     layout.num_floats = layout.tail_begin + FlatLayout::tail_size;
     return layout;
 }

@@ -3,7 +3,8 @@
 // needs one exchange and one optimizer pass; module parameters are views into them.
 //
 // A gradient buffer is [parameters | running means | running variances | tail]; parameter and momentum buffers are its first
-// part, the running statistics its middle.
+// part, the running statistics its middle. Of the parameters those that weight decay is for come first, so that they are one
+// range.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,8 @@ struct FlatLayout {
     std::vector<FlatTensor> parameters;
     std::vector<FlatTensor> running_means;
     std::vector<FlatTensor> running_variances;
+    std::size_t decaying_end =
+        0;  ///< weights of convolutions and linear layers end, BatchNorm's and biases begin
     std::size_t means_begin = 0;  ///< also the padded number of parameter floats
     std::size_t variances_begin = 0;
     std::size_t tail_begin = 0;

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stochastic gradient descent with momentum on flat float32 buffers, with the bits of torch.optim.SGD's default (foreach)
-// implementation. Pure passes over memory: the caller decides which rank updates which piece.
+// implementation, and the moving average of the parameters in the same pass. Pure passes over memory: the caller decides which
+// rank updates which piece.
 #pragma once
 
+#include <cstddef>
 #include <span>
+
+#include "cuda/update_rules.hpp"
 
 namespace holdfast::optim {
 
-/// momentum = mu * momentum + gradient (unfused), parameter = fma(momentum, -lr, parameter). All spans have one size.
-/// Source: torch 2.15 _foreach_mul_, _foreach_add_, _foreach_add_(alpha=-lr); torch's fused=True gives other bits.
-void sgd_step(std::span<float> parameters, std::span<float> momentum, std::span<float const> gradient,
-              float mu, float lr);
+using cuda::SgdRates;
+
+/// Pieces of one size; `average` may be empty: then none is kept.
+struct SgdPieces {
+    std::span<float> parameters;
+    std::span<float> momentum;
+    std::span<float> average;
+};
+
+/// cuda::sgd_update of every element, then cuda::moved_average of it. The first `num_decaying` elements decay, if the rates say
+/// how much.
+void sgd_step(SgdPieces const& pieces, std::span<float const> gradient, std::size_t num_decaying,
+              SgdRates const& rates);
 
 }  // namespace holdfast::optim

@@ -4,18 +4,10 @@
 #include <cassert>
 #include <vector>
 
-#include "model/channels_last.hpp"
 #include "train/replica_check.hpp"
+#include "train/state_snapshot.hpp"
 
 namespace holdfast::train {
-namespace {
-
-void queue_copy(std::span<float> to, std::span<float const> from, cuda::Stream const& stream) {
-    assert(to.size() == from.size());
-    cuda::copy(to.data(), from.data(), from.size_bytes(), stream);
-}
-
-}  // namespace
 
 DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeDevice device,
                                        StateTensors const& on_device, StateTensors const& in_host,
@@ -32,36 +24,40 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     stream_.synchronize();
 }
 
-void DeviceTrainingStep::load_state() {
-    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
-    for (auto const part : per_parameter) {
-        if (layout_on_device_ == Layout::nhwc) model::to_channels_last(layout(), in_host_.*part, reordered);
-        queue_copy(on_device_.*part, reordered.empty() ? in_host_.*part : reordered, stream_);
-        stream_.synchronize();
+void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
+    auto const sources = from.parts();
+    auto const targets = to.parts();
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        std::span<float> const source = sources[i].second;
+        cuda::copy(targets[i].second.data(), source.data(), source.size_bytes(), stream_);
     }
-    queue_copy(on_device_.statistics, in_host_.statistics, stream_);
     stream_.synchronize();
 }
 
+StateTensors DeviceTrainingStep::copied(std::vector<float>& memory, StateTensors const& from) const {
+    Averages const averages = from.has_averages() ? Averages::kept : Averages::none;
+    memory.resize(StateTensors::num_floats(layout(), averages));
+    StateTensors const copy = StateTensors::in(memory, layout(), averages);
+    copy_state(copy, from);
+    return copy;
+}
+
+void DeviceTrainingStep::load_state() {
+    std::vector<float> memory;
+    StateTensors const copy = copied(memory, in_host_);
+    reorder_for_device(layout(), layout_on_device_, copy);
+    copy_state(on_device_, copy);
+}
+
 void DeviceTrainingStep::fetch_state() {
-    std::vector<float> reordered(layout_on_device_ == Layout::nhwc ? layout().num_parameter_floats() : 0);
-    for (auto const part : per_parameter) {
-        queue_copy(reordered.empty() ? in_host_.*part : reordered, on_device_.*part, stream_);
-        stream_.synchronize();
-        if (layout_on_device_ == Layout::nhwc) model::from_channels_last(layout(), reordered, in_host_.*part);
-    }
-    queue_copy(in_host_.statistics, on_device_.statistics, stream_);
-    stream_.synchronize();
+    copy_state(in_host_, on_device_);
+    reorder_for_host(layout(), layout_on_device_, in_host_);
 }
 
 std::string DeviceTrainingStep::state_digests() const {
     // Not through the host's copy: all ranks of the host share that one.
-    std::vector<float> memory(StateTensors::num_floats(layout()));
-    StateTensors const own = StateTensors::in(memory, layout());
-    for (auto const part : per_parameter) queue_copy(own.*part, on_device_.*part, stream_);
-    queue_copy(own.statistics, on_device_.statistics, stream_);
-    stream_.synchronize();
-    return replica_digests(own);
+    std::vector<float> memory;
+    return replica_digests(copied(memory, on_device_));
 }
 
 void DeviceTrainingStep::add(std::span<float> target, std::span<float const> source) {
@@ -73,16 +69,20 @@ void DeviceTrainingStep::add_one(float* place) {
 }
 
 void DeviceTrainingStep::consume([[maybe_unused]] std::size_t offset, std::span<float const> sum,
-                                 float momentum, float lr) {
+                                 optim::SgdRates const& rates) {
     assert(offset == 0 && sum.size() == layout().num_floats);
     std::size_t const variances_offset = layout().variances_begin - layout().means_begin;
-    cuda::sgd_step(on_device_.parameters.data(), on_device_.momentum.data(), sum.data(), layout().means_begin,
-                   momentum, lr, stream_);
+    cuda::sgd_step({on_device_.parameters.data(), on_device_.momentum.data(),
+                    on_device_.has_averages() ? on_device_.average_parameters.data() : nullptr},
+                   sum.data(), layout().means_begin, layout().decaying_end, rates, stream_);
     cuda::update_running_mean(on_device_.statistics.data(), sum.data() + layout().means_begin,
                               variances_offset, stream_);
     cuda::update_running_variance(on_device_.statistics.data() + variances_offset,
                                   sum.data() + layout().variances_begin,
                                   layout().tail_begin - layout().variances_begin, stream_);
+    if (on_device_.has_averages())
+        cuda::update_average(on_device_.average_statistics.data(), on_device_.statistics.data(),
+                             layout().num_statistics_floats(), rates.average_weight, stream_);
     // Into pinned memory: the copy waits for nothing, and is done when the exchange is.
     cuda::copy(tail_.data(), sum.data() + layout().tail_begin, tail_.size() * sizeof(float), stream_);
 }

@@ -3,6 +3,9 @@
 // comes to the host but the sixteen floats of the tail, and the state itself when it is saved.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "train/compute_device.hpp"
 #include "train/training_step.hpp"
 
@@ -20,9 +23,12 @@ class DeviceTrainingStep : public TrainingStep {
     std::string state_digests() const override;
 
   private:
+    void copy_state(StateTensors const& to, StateTensors const& from) const;
+    /// All that `from` holds, in host memory and in its order.
+    StateTensors copied(std::vector<float>& memory, StateTensors const& from) const;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override;
-    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) override;
     std::span<float const> read_tail() override;
 
     cuda::Stream const& stream_;

@@ -128,8 +128,12 @@ auto with_memory_advice(std::size_t batch_size, Action action) {
 }  // namespace
 
 struct Replica::State {
-    State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device)
-        : network(the_network), device(the_device), leaf(the_network.layout, the_device) {
+    State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device,
+          double the_label_smoothing)
+        : network(the_network),
+          device(the_device),
+          label_smoothing(the_label_smoothing),
+          leaf(the_network.layout, the_device) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
         std::size_t const num_statistics = layout.num_statistics_floats();
@@ -141,19 +145,25 @@ struct Replica::State {
                                 {static_cast<std::int64_t>(num_statistics)},
                                 at::TensorOptions(at::kFloat).device(torch_device(device)));
         std::span<float> const batch_statistics{scratch.data_ptr<float>(), num_statistics};
-        for (model::FlatTensor const& tensor : layout.parameters)
+        bool const has_averages = the_tensors.has_averages();
+        std::span<float> const evaluated_statistics =
+            has_averages ? the_tensors.average_statistics : the_tensors.statistics;
+        for (model::FlatTensor const& tensor : layout.parameters) {
             training.parameters.push_back(
                 view(the_tensors.parameters, tensor, 0, device).set_requires_grad(true));
-        evaluation.parameters = training.parameters;
+            evaluation.parameters.push_back(has_averages
+                                                ? view(the_tensors.average_parameters, tensor, 0, device)
+                                                : training.parameters.back());
+        }
         for (model::FlatTensor const& tensor : layout.running_means) {
             training.running_means.push_back(view(batch_statistics, tensor, layout.means_begin, device));
             evaluation.running_means.push_back(
-                view(the_tensors.statistics, tensor, layout.means_begin, device));
+                view(evaluated_statistics, tensor, layout.means_begin, device));
         }
         for (model::FlatTensor const& tensor : layout.running_variances) {
             training.running_variances.push_back(view(batch_statistics, tensor, layout.means_begin, device));
             evaluation.running_variances.push_back(
-                view(the_tensors.statistics, tensor, layout.means_begin, device));
+                view(evaluated_statistics, tensor, layout.means_begin, device));
         }
         for (std::size_t i = 0; i < layout.parameters.size(); ++i) catch_gradient(i);
     }
@@ -179,7 +189,9 @@ struct Replica::State {
         at::Tensor const logits_NK =
             model::resnet_forward(network, training, batch.images_NCHW,
                                   model::BatchNormMode::batch_statistics, multiplied_type(device));
-        at::Tensor const loss = at::cross_entropy_loss(logits_NK, batch.labels_N);
+        constexpr std::int64_t no_label_is_ignored = -100;  // torch's default
+        at::Tensor const loss = at::cross_entropy_loss(logits_NK, batch.labels_N, {}, at::Reduction::Mean,
+                                                       no_label_is_ignored, label_smoothing);
         loss.backward();
         leaf.write(scratch, network.layout.means_begin);
         leaf.write_tail(loss.detach(), count_correct(logits_NK.detach(), batch.labels_N),
@@ -201,6 +213,7 @@ struct Replica::State {
 
     model::ResNet const& network;
     ComputeDevice device;
+    double label_smoothing;
     GradientLeaf leaf;  ///< of the batch being trained
     std::vector<float> host_scratch;
     cuda::DeviceFloats device_scratch;
@@ -212,8 +225,9 @@ struct Replica::State {
     std::map<std::int64_t, Pass> passes;  ///< by batch size; last, because they use all of the above
 };
 
-Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device)
-    : state_(std::make_unique<State>(network, tensors, device)) {}
+Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device,
+                 double label_smoothing)
+    : state_(std::make_unique<State>(network, tensors, device, label_smoothing)) {}
 Replica::~Replica() = default;
 
 void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight,

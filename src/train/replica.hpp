@@ -24,9 +24,10 @@ struct EvaluationSums {
 
 class Replica {
   public:
-    /// `tensors` lie on the device and must outlive the replica. To be built and used by one thread, after
+    /// `tensors` lie on the device and must outlive the replica. `label_smoothing` in [0, 1) is for the training loss. To be built and used by one thread, after
     /// prepare_compute_thread.
-    Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device = {});
+    Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device = {},
+            double label_smoothing = 0);
     ~Replica();
     Replica(Replica const&) = delete;
     Replica& operator=(Replica const&) = delete;
@@ -37,7 +38,8 @@ class Replica {
     void train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer,
                GradientWrite write);
 
-    /// Without gradients, by the run's running statistics.
+    /// Without gradients and label smoothing, by the run's running statistics; parameters and these are the averages where such
+    /// are kept.
     EvaluationSums evaluate(data::ReplicaBatch const& batch, data::ImageShape shape);
 
   private:

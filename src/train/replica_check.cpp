@@ -11,8 +11,9 @@ namespace holdfast::train {
 
 std::string replica_digests(StateTensors const& tensors) {
     auto const digest = [](std::span<float const> values) { return digest_of(std::as_bytes(values)).hex(); };
-    return fmt::format("parameters {}\nmomentum {}\nstatistics {}\n", digest(tensors.parameters),
-                       digest(tensors.momentum), digest(tensors.statistics));
+    std::string text;
+    for (auto const& [name, values] : tensors.parts()) text += fmt::format("{} {}\n", name, digest(values));
+    return text;
 }
 
 void collective_check_replicas(parallel::Communicator const& communicator, RunState const& state,

@@ -14,8 +14,8 @@ namespace holdfast::train {
 
 class ReplicaSlots::Slot {
   public:
-    Slot(model::ResNet const& network, StateTensors const& tensors, int threads)
-        : thread_([this, &network, tensors, threads] { run(network, tensors, threads); }) {}
+    Slot(model::ResNet const& network, StateTensors const& tensors, int threads, double label_smoothing)
+        : thread_([=, this, &network] { run(network, tensors, threads, label_smoothing); }) {}
 
     ~Slot() {
         {
@@ -42,9 +42,9 @@ class ReplicaSlots::Slot {
     }
 
   private:
-    void run(model::ResNet const& network, StateTensors const& tensors, int threads) {
+    void run(model::ResNet const& network, StateTensors const& tensors, int threads, double label_smoothing) {
         prepare_compute_thread(threads);
-        Replica replica(network, tensors);
+        Replica replica(network, tensors, {}, label_smoothing);
         std::unique_lock lock(mutex_);
         while (true) {
             changed_.wait(lock, [this] { return ending_ || job_; });
@@ -72,16 +72,16 @@ class ReplicaSlots::Slot {
 };
 
 ReplicaSlots::ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                           int threads_per_replica, ComputeDevice device) {
+                           int threads_per_replica, ComputeDevice device, double label_smoothing) {
     assert(num_slots == 1 || !device.has_device_memory());
     prepare_compute_thread(threads_per_replica);
     require_full_team(threads_per_replica);
     if (num_slots == 1) {
-        only_ = std::make_unique<Replica>(network, tensors, device);
+        only_ = std::make_unique<Replica>(network, tensors, device, label_smoothing);
         return;
     }
     for (int i = 0; i < num_slots; ++i)
-        slots_.push_back(std::make_unique<Slot>(network, tensors, threads_per_replica));
+        slots_.push_back(std::make_unique<Slot>(network, tensors, threads_per_replica, label_smoothing));
 }
 
 ReplicaSlots::~ReplicaSlots() = default;

@@ -17,7 +17,7 @@ class ReplicaSlots {
 
     /// `network` and the memory of `tensors` must outlive the slots. A GPU runs one replica after the other, so has one slot.
     ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                 int threads_per_replica, ComputeDevice device = {});
+                 int threads_per_replica, ComputeDevice device = {}, double label_smoothing = 0);
     ~ReplicaSlots();
     ReplicaSlots(ReplicaSlots const&) = delete;
     ReplicaSlots& operator=(ReplicaSlots const&) = delete;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_state.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -21,14 +22,20 @@ void visit_parameters(checkpoint::StateArchive& archive, std::string_view group,
         archive.field(fmt::format("{}/{}", group, tensor.name), part_of(buffer, tensor, 0), tensor.shape);
 }
 
+void visit_statistics(checkpoint::StateArchive& archive, std::string_view group,
+                      model::FlatLayout const& layout, std::span<float> statistics) {
+    for (std::size_t i = 0; i < layout.running_means.size(); ++i)
+        for (model::FlatTensor const* tensor : {&layout.running_means[i], &layout.running_variances[i]})
+            archive.field(fmt::format("{}/{}", group, tensor->name),
+                          part_of(statistics, *tensor, layout.means_begin), tensor->shape);
+}
+
 void visit_buffers(checkpoint::StateArchive& archive, model::FlatLayout const& layout,
                    std::span<float> statistics, std::int64_t step) {
-    for (std::size_t i = 0; i < layout.running_means.size(); ++i) {
-        for (model::FlatTensor const* tensor : {&layout.running_means[i], &layout.running_variances[i]})
-            archive.field(fmt::format("{}/{}", checkpoint::buffers_group, tensor->name),
-                          part_of(statistics, *tensor, layout.means_begin), tensor->shape);
+    visit_statistics(archive, checkpoint::buffers_group, layout, statistics);
+    for (model::FlatTensor const& mean : layout.running_means) {
         // torch counts forward passes here; every replica has made `step` of them. Derived, so what is loaded is ignored.
-        std::string name = layout.running_means[i].name;
+        std::string name = mean.name;
         name.replace(name.rfind("running_mean"), std::string::npos, "num_batches_tracked");
         std::int64_t num_batches_tracked = step;
         archive.field(fmt::format("{}/{}", checkpoint::buffers_group, name), num_batches_tracked);
@@ -82,16 +89,62 @@ void visit_history(checkpoint::StateArchive& archive, std::vector<report::EpochR
 
 }  // namespace
 
-StateTensors StateTensors::in(std::span<float> buffer, model::FlatLayout const& layout) {
+Averages averages_of(Settings const& settings) {
+    return settings.ema_decay > 0 ? Averages::kept : Averages::none;
+}
+
+std::size_t StateTensors::num_floats(model::FlatLayout const& layout, Averages averages) {
     std::size_t const parameters = layout.num_parameter_floats();
-    return {buffer.subspan(0, parameters), buffer.subspan(parameters, parameters),
-            buffer.subspan(2 * parameters, layout.num_statistics_floats())};
+    std::size_t const statistics = layout.num_statistics_floats();
+    return 2 * parameters + statistics + (averages == Averages::kept ? parameters + statistics : 0);
+}
+
+StateTensors StateTensors::in(std::span<float> buffer, model::FlatLayout const& layout, Averages averages) {
+    auto const take = [&](std::size_t size) {
+        std::span<float> const part = buffer.first(size);
+        buffer = buffer.subspan(size);
+        return part;
+    };
+    StateTensors tensors;
+    tensors.parameters = take(layout.num_parameter_floats());
+    tensors.momentum = take(layout.num_parameter_floats());
+    tensors.statistics = take(layout.num_statistics_floats());
+    if (averages == Averages::none) return tensors;
+    tensors.average_parameters = take(layout.num_parameter_floats());
+    tensors.average_statistics = take(layout.num_statistics_floats());
+    return tensors;
+}
+
+std::vector<std::pair<char const*, std::span<float>>> StateTensors::parts() const {
+    std::vector<std::pair<char const*, std::span<float>>> parts{
+        {"parameters", parameters}, {"momentum", momentum}, {"statistics", statistics}};
+    if (has_averages()) {
+        parts.emplace_back("averages of parameters", average_parameters);
+        parts.emplace_back("averages of statistics", average_statistics);
+    }
+    return parts;
+}
+
+std::vector<std::span<float>> StateTensors::per_parameter() const {
+    std::vector<std::span<float>> all{parameters, momentum};
+    if (has_averages()) all.push_back(average_parameters);
+    return all;
+}
+
+void StateTensors::restart_averages() const {
+    if (!has_averages()) return;
+    std::ranges::copy(parameters, average_parameters.begin());
+    std::ranges::copy(statistics, average_statistics.begin());
 }
 
 void RunState::visit(checkpoint::StateArchive& archive) {
     visit_parameters(archive, checkpoint::parameters_group, *layout, tensors.parameters);
     visit_parameters(archive, checkpoint::momentum_group, *layout, tensors.momentum);
     visit_buffers(archive, *layout, tensors.statistics, step);
+    if (tensors.has_averages()) {
+        visit_parameters(archive, checkpoint::averages_group, *layout, tensors.average_parameters);
+        visit_statistics(archive, checkpoint::averages_group, *layout, tensors.average_statistics);
+    }
 
     archive.field("/progress/epoch", epoch);
     archive.field(checkpoint::step_path, step);
@@ -164,6 +217,21 @@ void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout cons
             if (has_buffers) visit_buffers(archive, layout, tensors.statistics, 0);
         },
         groups);
+    tensors.restart_averages();
+}
+
+void load_evaluated_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
+                            StateTensors const& tensors) {
+    if (!file.has(fmt::format("{}/{}", checkpoint::averages_group, layout.parameters.front().name))) {
+        load_weights(file, layout, tensors);
+        return;
+    }
+    file.load(
+        [&](checkpoint::StateArchive& archive) {
+            visit_parameters(archive, checkpoint::averages_group, layout, tensors.parameters);
+            visit_statistics(archive, checkpoint::averages_group, layout, tensors.statistics);
+        },
+        {checkpoint::averages_group});
 }
 
 }  // namespace holdfast::train

@@ -3,11 +3,11 @@
 // settings. What can be computed from these (learning rate, sample order) is not kept, so it cannot be lost.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/state_archive.hpp"
@@ -21,21 +21,31 @@ class CheckpointFile;
 
 namespace holdfast::train {
 
+/// Whether a run keeps moving averages of parameters and running statistics, to evaluate with.
+enum class Averages { none, kept };
+Averages averages_of(Settings const& settings);
+
 /// The tensors, once per host, in memory that all its ranks see.
 struct StateTensors {
-    std::span<float> parameters;  ///< layout.num_parameter_floats()
-    std::span<float> momentum;    ///< the same size
-    std::span<float> statistics;  ///< layout.num_statistics_floats(): running means, then variances
+    std::span<float> parameters;          ///< layout.num_parameter_floats()
+    std::span<float> momentum;            ///< the same size
+    std::span<float> statistics;          ///< layout.num_statistics_floats(): running means, then variances
+    std::span<float> average_parameters;  ///< as parameters; empty where no averages are kept
+    std::span<float> average_statistics;  ///< as statistics; empty where no averages are kept
 
-    static std::size_t num_floats(model::FlatLayout const& layout) {
-        return 2 * layout.num_parameter_floats() + layout.num_statistics_floats();
-    }
+    static std::size_t num_floats(model::FlatLayout const& layout, Averages averages = Averages::none);
     /// Parts of one buffer of num_floats().
-    static StateTensors in(std::span<float> buffer, model::FlatLayout const& layout);
-};
+    static StateTensors in(std::span<float> buffer, model::FlatLayout const& layout,
+                           Averages averages = Averages::none);
 
-/// Those with a place for every parameter.
-inline constexpr std::array per_parameter{&StateTensors::parameters, &StateTensors::momentum};
+    /// All of them, by name, in the order of the buffer.
+    std::vector<std::pair<char const*, std::span<float>>> parts() const;
+    /// Those with a place for every parameter.
+    std::vector<std::span<float>> per_parameter() const;
+    bool has_averages() const { return !average_parameters.empty(); }
+    /// The averages, where they are kept, begin with the present values.
+    void restart_averages() const;
+};
 
 /// Sums over the steps of the epoch that is not finished yet.
 struct OpenEpoch {
@@ -70,7 +80,12 @@ std::optional<report::TestResult> test_result_of(checkpoint::CheckpointFile cons
 std::vector<report::EpochRow> history_of(checkpoint::CheckpointFile const& file);
 
 /// The network's weights and running statistics of a checkpoint or a plain HDF5 file with /model and, optionally, /buffers.
+/// Averages begin anew from them.
 void load_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
                   StateTensors const& tensors);
+
+/// As weights and running statistics: what the file's run evaluates with, which is its averages where it keeps them.
+void load_evaluated_weights(checkpoint::CheckpointFile const& file, model::FlatLayout const& layout,
+                            StateTensors const& tensors);
 
 }  // namespace holdfast::train

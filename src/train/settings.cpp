@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <type_traits>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,39 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// What the strong recipe has otherwise than the tutorial. Sources: docs/recipes.md.
+Settings strong_recipe() {
+    Settings settings;
+    settings.recipe = "strong";
+    settings.replicas = 4;  // the learning rate is for a global batch of 512, on however many ranks
+    settings.batch_size = 128;
+    settings.epochs = 15;
+    settings.augment = "crop-flip";
+    settings.label_smoothing = 0.1;
+    settings.lr = 0.2;
+    settings.momentum = 0.9;
+    settings.nesterov = true;
+    settings.weight_decay = 5e-4;
+    settings.lr_schedule = "one-cycle";
+    settings.warmup_epochs = 3;
+    settings.ema_decay = 0.99;
+    return settings;
+}
+
+/// `base` with the values that `given` has for these names; other names do not matter.
+Settings with_values_of(Settings const& base, Settings const& given, std::set<std::string> const& names) {
+    Settings result = base;
+    for_each_setting(result, [&](std::string const& name, SettingKind, auto& value) {
+        if (!names.contains(name)) return;
+        for_each_setting(given, [&](std::string const& its_name, SettingKind, auto const& its_value) {
+            if constexpr (std::is_same_v<decltype(its_value),
+                                         std::remove_reference_t<decltype(value)> const&>)
+                if (its_name == name) value = its_value;
+        });
+    });
+    return result;
+}
+
 std::map<std::string, std::string> texts_of(Settings const& settings) {
     std::map<std::string, std::string> texts;
     for_each_setting(settings, [&](char const* name, SettingKind, auto const& value) {
@@ -24,6 +58,13 @@ std::map<std::string, std::string> texts_of(Settings const& settings) {
 }
 
 }  // namespace
+
+bool schedule_ends_with_run(Settings const& settings) { return settings.lr_schedule != "step"; }
+
+Settings with_recipe(Settings const& given, std::set<std::string> const& explicitly_given) {
+    Settings const recipe = given.recipe == "strong" ? strong_recipe() : Settings{};
+    return with_values_of(recipe, given, explicitly_given);
+}
 
 std::string log_device(Settings const& settings) { return settings.device == "cuda" ? "GPU0" : "CPU0"; }
 
@@ -46,10 +87,13 @@ void check_ranges(Settings const& settings) {
         problems.push_back(
             fmt::format("--{} is '{}', must be one of {}", name, value, fmt::join(allowed, ", ")));
     };
-    auto const finite = [&](char const* name, double value, double minimum) {
-        if (!std::isfinite(value) || value < minimum)
-            problems.push_back(
-                fmt::format("--{} is {}, must be a number of at least {}", name, value, minimum));
+    auto const not_negative = [&](char const* name, double value) {
+        if (!std::isfinite(value) || value < 0)
+            problems.push_back(fmt::format("--{} is {}, must be a number of at least 0", name, value));
+    };
+    auto const share = [&](char const* name, double value) {
+        if (!(0 <= value && value < 1))
+            problems.push_back(fmt::format("--{} is {}, must be at least 0 and less than 1", name, value));
     };
     // The upper limits are far beyond what anyone trains; below them no count overflows.
     in_range("replicas", settings.replicas, 0, 1'000'000);
@@ -63,14 +107,27 @@ void check_ranges(Settings const& settings) {
     at_least("limit-train", settings.limit_train, 0);
     at_least("limit-test", settings.limit_test, 0);
     in_range("eval-batch-size", settings.eval_batch_size, 1, 1'000'000'000);
-    finite("lr", settings.lr, 0);
-    finite("momentum", settings.momentum, 0);
-    finite("lr-gamma", settings.lr_gamma, 0);
+    at_least("warmup-epochs", settings.warmup_epochs, 0);
+    not_negative("lr", settings.lr);
+    not_negative("momentum", settings.momentum);
+    not_negative("weight-decay", settings.weight_decay);
+    not_negative("lr-gamma", settings.lr_gamma);
+    share("label-smoothing", settings.label_smoothing);
+    share("ema-decay", settings.ema_decay);
+    one_of("recipe", settings.recipe, {"tutorial", "strong"});
+    one_of("augment", settings.augment, {"none", "crop-flip"});
+    one_of("lr-schedule", settings.lr_schedule, {"step", "cosine", "one-cycle"});
     one_of("device", settings.device, {"auto", "cpu", "cuda"});
     one_of("model", settings.model, {"resnet18", "resnet34"});
     one_of("reduction", settings.reduction, {"exact", "fast"});
     one_of("precision", settings.precision, {"fp32", "tf32", "bf16"});
     one_of("tail", settings.tail, {"exact", "pad"});
+    if (schedule_ends_with_run(settings) && settings.warmup_epochs > settings.epochs)
+        problems.push_back(
+            fmt::format("--warmup-epochs is {}, must be at most --epochs, {} (the {} schedule ends there)",
+                        settings.warmup_epochs, settings.epochs, settings.lr_schedule));
+    if (settings.nesterov && settings.momentum == 0)
+        problems.push_back("--nesterov true needs a --momentum (it looks ahead along it)");
     // Settings are stored as JSON, which is UTF-8.
     try {
         Json(settings.data).dump();
@@ -129,22 +186,22 @@ std::vector<std::string> differences(Settings const& a, Settings const& b,
 Settings resume_settings(Settings const& stored, Settings const& given,
                          std::set<std::string> const& explicitly_given) {
     std::set<std::string> fixed;
-    std::map<std::string, bool> may_change;
+    std::set<std::string> movable;
     for_each_setting(stored, [&](char const* name, SettingKind kind, auto const&) {
-        may_change[name] = kind != SettingKind::result;
-        if (kind == SettingKind::result && explicitly_given.contains(name)) fixed.insert(name);
+        if (explicitly_given.contains(name)) (kind == SettingKind::result ? fixed : movable).insert(name);
     });
     std::vector<std::string> const conflicts = differences(stored, given, fixed);
     require(conflicts.empty(), ExitCode::do_not_requeue,
             "the run directory holds a run with other settings: {} (they decide the result, so a run keeps "
-            "them); leave the "
-            "flags away to go on, or start a new run with another --run",
+            "them); leave the flags away to go on, or start a new run with another --run",
             fmt::join(conflicts, "; "));
-    Json json = Json::parse(to_json(stored));
-    Json const wanted = Json::parse(to_json(given));
-    for (std::string const& name : explicitly_given)
-        if (may_change.contains(name) && may_change.at(name)) json[name] = wanted[name];
-    return settings_from_json(json.dump(), "settings");
+    require(!schedule_ends_with_run(stored) || !movable.contains("epochs") || given.epochs == stored.epochs,
+            ExitCode::do_not_requeue,
+            "--epochs {}, but the run's are {} (its {} schedule spreads the learning rate over them, so all "
+            "steps so far would have had other rates); leave --epochs away to go on, or start a new run with "
+            "another --run",
+            given.epochs, stored.epochs, stored.lr_schedule);
+    return with_values_of(stored, given, movable);
 }
 
 }  // namespace holdfast::train

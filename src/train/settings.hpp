@@ -19,7 +19,8 @@ enum class SettingKind {
 };
 
 struct Settings {
-    std::int64_t replicas = 0;  ///< V; 0 until decided: the number of ranks of the first launch
+    std::string recipe = "tutorial";  ///< whose values the others had by default: "tutorial" or "strong"
+    std::int64_t replicas = 0;        ///< V; 0 until decided: the number of ranks of the first launch
     std::int64_t batch_size =
         128;  ///< per replica. Source of this and the defaults below: the tutorial recipe
     std::int64_t epochs = 15;
@@ -29,10 +30,17 @@ struct Settings {
     std::string device = "auto";
     std::string model = "resnet34";
     std::int64_t width = 64;
-    double lr = 0.1;
+    std::string augment = "none";  ///< or "crop-flip"
+    double label_smoothing = 0;
+    double lr = 0.1;  ///< the highest of the schedule
     double momentum = 0.9;
-    std::int64_t lr_step_size = 5;  ///< epochs
+    bool nesterov = false;
+    double weight_decay = 0;           ///< of all parameters but BatchNorm's and biases
+    std::string lr_schedule = "step";  ///< or "cosine" or "one-cycle", which end with the last epoch
+    std::int64_t lr_step_size = 5;     ///< epochs
     double lr_gamma = 0.1;
+    std::int64_t warmup_epochs = 0;
+    double ema_decay = 0;  ///< of the moving average that is evaluated; 0: none is kept
     std::string reduction = "exact";
     std::string precision = "fp32";
     std::string tail = "exact";
@@ -48,6 +56,7 @@ struct Settings {
 template <typename SettingsType, typename Visitor>
 void for_each_setting(SettingsType& settings, Visitor&& visit) {
     using enum SettingKind;
+    visit("recipe", result, settings.recipe);
     visit("replicas", result, settings.replicas);
     visit("batch-size", result, settings.batch_size);
     visit("epochs", limit, settings.epochs);
@@ -57,10 +66,17 @@ void for_each_setting(SettingsType& settings, Visitor&& visit) {
     visit("device", result, settings.device);
     visit("model", result, settings.model);
     visit("width", result, settings.width);
+    visit("augment", result, settings.augment);
+    visit("label-smoothing", result, settings.label_smoothing);
     visit("lr", result, settings.lr);
     visit("momentum", result, settings.momentum);
+    visit("nesterov", result, settings.nesterov);
+    visit("weight-decay", result, settings.weight_decay);
+    visit("lr-schedule", result, settings.lr_schedule);
     visit("lr-step-size", result, settings.lr_step_size);
     visit("lr-gamma", result, settings.lr_gamma);
+    visit("warmup-epochs", result, settings.warmup_epochs);
+    visit("ema-decay", result, settings.ema_decay);
     visit("reduction", result, settings.reduction);
     visit("precision", result, settings.precision);
     visit("tail", result, settings.tail);
@@ -74,6 +90,12 @@ void for_each_setting(SettingsType& settings, Visitor&& visit) {
 
 /// Throws Error with `code` if the settings ask for what only GPUs can.
 void require_possible_on_cpus(Settings const& settings, ExitCode code);
+
+/// Whether more epochs would have had other learning rates from the start: then they decide the result.
+bool schedule_ends_with_run(Settings const& settings);
+
+/// `given`, but with the values of its recipe for what was not given explicitly (docs/recipes.md). The recipe's name is not checked.
+Settings with_recipe(Settings const& given, std::set<std::string> const& explicitly_given);
 
 /// Rank 0's device in log lines, in the tutorial's form: "CPU0" or "GPU0".
 std::string log_device(Settings const& settings);

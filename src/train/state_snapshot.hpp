@@ -10,11 +10,17 @@
 
 namespace holdfast::train {
 
+/// Reorders a copy of a state in host memory, in place: from the order that a device of that layout has it in to that of host memory,
+/// and back.
+void reorder_for_host(model::FlatLayout const& layout, Layout of_device, StateTensors const& copy);
+void reorder_for_device(model::FlatLayout const& layout, Layout of_device, StateTensors const& copy);
+
 class StateSnapshot {
   public:
-    /// `on_device`: the state that the steps change, StateTensors::num_floats(layout). Takes as much memory again on the device
-    /// and in the host.
-    StateSnapshot(model::FlatLayout const& layout, ComputeDevice device, std::span<float const> on_device);
+    /// `on_device`: the state that the steps change, StateTensors::num_floats(layout, averages). Takes as much memory again on the
+    /// device and in the host.
+    StateSnapshot(model::FlatLayout const& layout, Averages averages, ComputeDevice device,
+                  std::span<float const> on_device);
 
     /// Queues the copy of the state as the work in the device's stream will leave it. What is queued there later may change the
     /// state. wait() for the copy before must have returned.

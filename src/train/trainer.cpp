@@ -13,11 +13,11 @@
 #include "core/log.hpp"
 #include "core/seconds_since.hpp"
 #include "core/stop_request.hpp"
-#include "optim/learning_rate.hpp"
 #include "report/epoch_line.hpp"
 #include "train/evaluate.hpp"
 #include "train/gradient_copy.hpp"
 #include "train/replica_check.hpp"
+#include "train/step_rates.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::train {
@@ -59,6 +59,7 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
       options_(std::move(options)),
       replicas_(replicas),
       normalization_(data::cifar10_normalization()),
+      learning_rates_(learning_rate_schedule(parts.state.settings, parts.state.steps_per_epoch)),
       schedule_(options_.save_every, parts.state.steps_per_epoch, now_s()) {
     if (options_.log_indices.empty()) return;
     parts_.communicator.agree([&] {
@@ -72,8 +73,6 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
 Outcome Trainer::run() {
     RunState& state = parts_.state;
     std::int64_t const end = end_step(state.settings, state.steps_per_epoch);
-    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
-                                       state.settings.lr_gamma};
     data::BatchLoader loader(parts_.train_set, normalization_,
                              loader_plan(state.settings, replicas_, state.step, end), parts_.train_images);
     report::ProgressBar bar(is_root() ? options_.progress : report::ProgressMode::never);
@@ -85,8 +84,7 @@ Outcome Trainer::run() {
         Clock::time_point const start = Clock::now();
         parts_.phases.enter(Phase::data, state.step);
         data::StepBatch const& batch = loader.next();
-        double const lr = optim::learning_rate_at(schedule, state.epoch);
-        StepResult const result = do_step(batch, lr, loader.last_wait_s());
+        StepResult const result = do_step(batch, loader.last_wait_s());
         double const step_s = seconds_since(start);
         longest_step_s_ = std::max(longest_step_s_, step_s);
         epoch_times_.seconds += step_s;
@@ -142,13 +140,13 @@ bool Trainer::wants_stop() {
     return !stop_reason_.empty();
 }
 
-StepResult Trainer::do_step(data::StepBatch const& batch, double lr, double data_wait_s) {
+StepResult Trainer::do_step(data::StepBatch const& batch, double data_wait_s) {
     RunState& state = parts_.state;
+    double const lr = optim::learning_rate_at(learning_rates_, state.step);
     Clock::time_point const start = Clock::now();
     if (!options_.log_indices.empty()) collective_log_indices(batch);
-    StepResult const result =
-        parts_.training_step.run(batch, parts_.train_set.shape(), static_cast<float>(state.settings.momentum),
-                                 static_cast<float>(lr), wants_stop());
+    StepResult const result = parts_.training_step.run(
+        batch, parts_.train_set.shape(), sgd_rates(state.settings, lr, state.step), wants_stop());
     parts_.phases.enter(Phase::record, state.step);
     if (!result.is_finite) {
         if (parts_.run_directory) finish_older_save(*parts_.run_directory);
@@ -183,12 +181,10 @@ bool Trainer::finish_epoch() {
     std::optional<EvaluationSums> const evaluated = collective_evaluate_state();
     if (!evaluated) return false;
     EvaluationSums const& test = *evaluated;
-    optim::StepSchedule const schedule{state.settings.lr, state.settings.lr_step_size,
-                                       state.settings.lr_gamma};
     report::EpochRow row;
     row.epoch = state.epoch - 1;
     row.step = state.step;
-    row.learning_rate = optim::learning_rate_at(schedule, state.epoch);
+    row.learning_rate = optim::learning_rate_at(learning_rates_, state.step);
     row.loss = state.open_epoch.loss_sum / static_cast<double>(state.open_epoch.count);
     row.train_count = state.open_epoch.count;
     row.train_correct = state.open_epoch.correct;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "data/batch_loader.hpp"
+#include "optim/learning_rate.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/replica_range.hpp"
 #include "report/progress.hpp"
@@ -65,7 +66,7 @@ class Trainer {
 
   private:
     bool is_root() const { return parts_.communicator.rank() == 0; }
-    StepResult do_step(data::StepBatch const& batch, double lr, double data_wait_s);
+    StepResult do_step(data::StepBatch const& batch, double data_wait_s);
     /// Evaluates and closes the epoch that has just ended. False if a rank wanted to stop meanwhile: then it is still open.
     bool finish_epoch();
     Outcome collective_stop();
@@ -84,6 +85,7 @@ class Trainer {
     LaunchOptions options_;
     parallel::ReplicaRange replicas_;
     data::Normalization normalization_;
+    optim::Schedule learning_rates_;
     struct EpochTimes {
         double seconds = 0;
         double data_wait_s = 0;

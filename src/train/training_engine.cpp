@@ -14,15 +14,15 @@
 namespace holdfast::train {
 namespace {
 
-std::size_t state_floats(model::FlatLayout const& layout) {
-    return StateTensors::num_floats(layout) + model::FlatLayout::tail_size;
+std::size_t state_floats(model::FlatLayout const& layout, Averages averages) {
+    return StateTensors::num_floats(layout, averages) + model::FlatLayout::tail_size;
 }
 
 /// Bytes of the state that the ranks of a host share. Refuses a network that the host cannot hold: the allocation would fail
 /// with a word about shared memory, or succeed and get a rank killed.
 std::size_t collective_check_size(parallel::Communicator const& communicator, Settings const& settings,
                                   model::FlatLayout const& layout) {
-    std::size_t const state_bytes = state_floats(layout) * sizeof(float);
+    std::size_t const state_bytes = state_floats(layout, averages_of(settings)) * sizeof(float);
     communicator.agree([&] {
         std::size_t const gradients = static_cast<std::size_t>(communicator.local_size());
         double const needed = static_cast<double>(state_bytes) + static_cast<double>(layout.num_floats) *
@@ -87,6 +87,8 @@ data::LoaderPlan loader_plan(Settings const& settings, parallel::ReplicaRange re
     plan.end_replica = replicas.end;
     plan.first_step = first_step;
     plan.end_step = end_step;
+    plan.augmentation =
+        settings.augment == "crop-flip" ? data::Augmentation::crop_flip : data::Augmentation::none;
     return plan;
 }
 
@@ -99,8 +101,9 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
       network_(model::make_resnet(config)),
       memory_(parallel::HostSharedMemory::collective_allocate(
           communicator, collective_check_size(communicator, settings, network_.layout))),
-      tensors_(StateTensors::in(memory_.floats().first(StateTensors::num_floats(network_.layout)),
-                                network_.layout)) {
+      tensors_(StateTensors::in(memory_.floats(), network_.layout, averages_of(settings))) {
+    Averages const averages = averages_of(settings);
+    std::size_t const num_floats = StateTensors::num_floats(network_.layout, averages);
     int const threads = static_cast<int>(settings.threads);
     int const num_slots = device.has_device_memory() ? 1 : replica_slots(table, threads);
     exchange_ = parallel::collective_make_exchange(
@@ -109,20 +112,20 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
     StateTensors where_computed = tensors_;
     communicator.agree([&] {
         if (device.has_device_memory()) {
-            device_memory_ = cuda::DeviceFloats(StateTensors::num_floats(network_.layout));
+            device_memory_ = cuda::DeviceFloats(num_floats);
             where_computed =
-                StateTensors::in({device_memory_.data(), device_memory_.size()}, network_.layout);
+                StateTensors::in({device_memory_.data(), device_memory_.size()}, network_.layout, averages);
         }
-        slots_ = std::make_unique<ReplicaSlots>(network_, where_computed,
-                                                std::min(num_slots, replicas_.size()), threads, device);
+        slots_ =
+            std::make_unique<ReplicaSlots>(network_, where_computed, std::min(num_slots, replicas_.size()),
+                                           threads, device, settings.label_smoothing);
     });
     if (device.has_device_memory()) {
         training_step_ = std::make_unique<DeviceTrainingStep>(network_.layout, device, where_computed,
                                                               tensors_, *exchange_, *slots_, replicas_.begin);
         return;
     }
-    std::span<float> const tail =
-        memory_.floats().subspan(StateTensors::num_floats(network_.layout), model::FlatLayout::tail_size);
+    std::span<float> const tail = memory_.floats().subspan(num_floats, model::FlatLayout::tail_size);
     training_step_ = std::make_unique<HostTrainingStep>(network_.layout, tensors_, tail, *exchange_, *slots_,
                                                         replicas_.begin);
 }
@@ -130,7 +133,8 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
 std::unique_ptr<StateSnapshot> TrainingEngine::make_snapshot() const {
     if (!device_.has_device_memory()) return nullptr;
     return std::make_unique<StateSnapshot>(
-        network_.layout, device_, std::span<float const>(device_memory_.data(), device_memory_.size()));
+        network_.layout, tensors_.has_averages() ? Averages::kept : Averages::none, device_,
+        std::span<float const>(device_memory_.data(), device_memory_.size()));
 }
 
 std::unique_ptr<data::DeviceImages> TrainingEngine::make_device_images(
@@ -149,6 +153,7 @@ void TrainingEngine::initialize(parallel::Communicator const& communicator, std:
                 tensors_.statistics.subspan(tensor.offset - network_.layout.means_begin, tensor.size);
             std::fill(variances.begin(), variances.end(), 1.0f);
         }
+        tensors_.restart_averages();
     }
     communicator.barrier_host();
     training_step_->load_state();

@@ -53,7 +53,7 @@ class TrainingEngine {
     std::unique_ptr<data::DeviceImages> make_device_images(data::ImageDataset const& dataset,
                                                            data::DeviceImages::Plan const& plan) const;
 
-    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1; loaded.
+    /// Collective over the host. First weights from the seed; momentum 0, running means 0 and variances 1, averages as these; loaded.
     void initialize(parallel::Communicator const& communicator, std::uint64_t seed);
 
   private:

@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "core/seconds_since.hpp"
+#include "optim/moving_average.hpp"
 #include "optim/running_statistics.hpp"
-#include "optim/sgd.hpp"
 #include "train/replica_check.hpp"
 
 namespace holdfast::train {
@@ -30,8 +30,8 @@ TrainingStep::TrainingStep(model::FlatLayout const& layout, parallel::GradientEx
                            ReplicaSlots& slots, int first_replica)
     : layout_(layout), exchange_(exchange), slots_(slots), first_replica_(first_replica) {}
 
-StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
-                             bool ask_to_stop) {
+StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape,
+                             optim::SgdRates const& rates, bool ask_to_stop) {
     StepResult result;
     Clock::time_point const start = Clock::now();
     phases_->enter(Phase::compute, batch.step);
@@ -44,8 +44,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
 
     Clock::time_point const exchange_start = Clock::now();
     phases_->enter(Phase::exchange, batch.step);
-    exchange_.reduce(
-        [&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, momentum, lr); });
+    exchange_.reduce([&](std::size_t offset, std::span<float const> sum) { consume(offset, sum, rates); });
     result.exchange_s = seconds_since(exchange_start);
 
     std::span<float const> const sums = read_tail();
@@ -97,10 +96,16 @@ void HostTrainingStep::add(std::span<float> target, std::span<float const> sourc
     for (std::size_t i = 0; i < target.size(); ++i) t[i] += s[i];
 }
 
-void HostTrainingStep::consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) {
+void HostTrainingStep::consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) {
+    auto const part = [](std::span<float> tensor, std::size_t begin, std::size_t size) {
+        return tensor.empty() ? tensor : tensor.subspan(begin, size);
+    };
     in_range(offset, sum, 0, layout().means_begin, [&](std::size_t begin, std::span<float const> gradient) {
-        optim::sgd_step(tensors_.parameters.subspan(begin, gradient.size()),
-                        tensors_.momentum.subspan(begin, gradient.size()), gradient, momentum, lr);
+        std::size_t const size = gradient.size();
+        std::size_t const num_decaying = std::max(layout().decaying_end, begin) - begin;
+        optim::sgd_step({part(tensors_.parameters, begin, size), part(tensors_.momentum, begin, size),
+                         part(tensors_.average_parameters, begin, size)},
+                        gradient, num_decaying, rates);
     });
     in_range(offset, sum, layout().means_begin, layout().variances_begin,
              [&](std::size_t begin, std::span<float const> means) {
@@ -111,6 +116,13 @@ void HostTrainingStep::consume(std::size_t offset, std::span<float const> sum, f
                  std::size_t const variances_offset = layout().variances_begin - layout().means_begin;
                  optim::update_running_variance(
                      tensors_.statistics.subspan(variances_offset + begin, variances.size()), variances);
+             });
+    in_range(offset, sum, layout().means_begin, layout().tail_begin,
+             [&](std::size_t begin, std::span<float const> statistics) {
+                 if (!tensors_.has_averages()) return;
+                 std::size_t const size = statistics.size();
+                 optim::update_average(tensors_.average_statistics.subspan(begin, size),
+                                       tensors_.statistics.subspan(begin, size), rates.average_weight);
              });
     in_range(offset, sum, layout().tail_begin, layout().num_floats,
              [&](std::size_t begin, std::span<float const> tail) {

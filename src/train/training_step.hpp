@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of the run on this rank: its replicas compute, the gradients are summed over all replicas, and parameters, momentum
-// and running statistics are updated as the sum arrives. On CPUs each rank updates its piece of what the host shares
+// One step of the run on this rank: its replicas compute, the gradients are summed over all replicas, and parameters, momentum,
+// running statistics and moving averages are updated as the sum arrives. On CPUs each rank updates its piece of what the host shares
 // (HostTrainingStep); on GPUs each rank has all of it in its device's memory (DeviceTrainingStep).
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/batch_loader.hpp"
+#include "optim/sgd.hpp"
 #include "parallel/gradient_exchange.hpp"
 #include "train/phase_board.hpp"
 #include "train/replica_slots.hpp"
@@ -32,8 +33,8 @@ class TrainingStep {
                  int first_replica);
     virtual ~TrainingStep() = default;
 
-    /// Collective. Parameters, momentum and statistics are updated on return, on all ranks alike.
-    StepResult run(data::StepBatch const& batch, data::ImageShape shape, float momentum, float lr,
+    /// Collective. Parameters, momentum, statistics and averages are updated on return, on all ranks alike.
+    StepResult run(data::StepBatch const& batch, data::ImageShape shape, optim::SgdRates const& rates,
                    bool ask_to_stop);
 
     /// Makes the state that lies in host memory the one the steps go on with. Every rank must, after it was written there.
@@ -52,7 +53,7 @@ class TrainingStep {
     void compute(data::StepBatch const& batch, data::ImageShape shape);
     virtual void add(std::span<float> target, std::span<float const> source) = 0;
     virtual void add_one(float* place) = 0;
-    virtual void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) = 0;
+    virtual void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) = 0;
     /// FlatLayout::tail_size sums of the last step, in host memory.
     virtual std::span<float const> read_tail() = 0;
 
@@ -77,7 +78,7 @@ class HostTrainingStep : public TrainingStep {
   private:
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override { *place += 1.0f; }
-    void consume(std::size_t offset, std::span<float const> sum, float momentum, float lr) override;
+    void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) override;
     std::span<float const> read_tail() override { return tail_; }
 
     StateTensors tensors_;

@@ -364,7 +364,7 @@ TEST(Damage, OtherVersionsAreRefusedAndNeverSkipped) {
     std::filesystem::create_directory(run.path() / "checkpoints");
     write_bytes(store.path_of(5), file_of_step(5));
     for (std::uint64_t const version :
-         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
+         {std::uint64_t{0}, std::uint64_t{2}, std::uint64_t{4}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
         Bytes file = test::with_trailer(image, version);
         EXPECT_THROW(CheckpointFile(file, "c.h5"), OtherFormatError) << version;
         write_bytes(store.path_of(7), file);

@@ -23,7 +23,7 @@ SECRET = "/etc/passwd"
 def checkpoint_file(file):
     """What is under the state that confined_reader loads (SmallState)."""
     file.attrs.create("format", numpy.bytes_(b"holdfast-checkpoint"))
-    file.attrs["version"] = numpy.int64(2)
+    file.attrs["version"] = numpy.int64(3)
     for path, content in {
         "model/conv1.weight": numpy.zeros((2, 3), "<f4"),
         "momentum/conv1.weight": numpy.zeros((2, 3), "<f4"),

@@ -76,7 +76,7 @@ Trained train_here(Images way, bool beside_the_steps) {
     for (int step = 0; step < steps; ++step) {
         if (beside_the_steps && step > 0) snapshot->start();
         StepResult const done =
-            engine.training_step().run(loader.next(), sets.train->shape(), 0.9f, 0.02f, false);
+            engine.training_step().run(loader.next(), sets.train->shape(), {.lr = 0.02f}, false);
         EXPECT_TRUE(done.is_finite);
         result.losses.push_back(done.loss);
         if (beside_the_steps && step > 0) result.states.push_back(values_of(snapshot->wait()));

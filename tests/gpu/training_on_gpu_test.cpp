@@ -11,6 +11,8 @@
 
 #include "core/error.hpp"
 #include "data/synthetic_images.hpp"
+#include "optim/moving_average.hpp"
+#include "optim/sgd.hpp"
 #include "support/gradient_leaves.hpp"
 #include "support/launch_table_of.hpp"
 #include "train/evaluate.hpp"
@@ -106,13 +108,31 @@ TEST_F(OnGpu, UpdatesHaveTheBitsOfTorch) {
     std::vector<float> const p = leaf_values(0);
     std::vector<float> const v = leaf_values(1);
     std::vector<float> const g = leaf_values(2);
-    cuda::DeviceFloats const parameters = on_device(p);
-    cuda::DeviceFloats const momentum = on_device(v);
     cuda::DeviceFloats const gradient = on_device(g);
-    cuda::sgd_step(parameters.data(), momentum.data(), gradient.data(), count, 0.9f, 0.1f, *stream_);
-    expect_bits(in_host(momentum), [&](std::size_t i) { return 0.9f * v[i] + g[i]; });
-    expect_bits(in_host(parameters),
-                [&](std::size_t i) { return std::fma(0.9f * v[i] + g[i], -0.1f, p[i]); });
+    optim::SgdRates const all{
+        .lr = 0.1f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.03f, .average_weight = 0.01f};
+    for (optim::SgdRates const& rates : {optim::SgdRates{}, all})
+        for (bool const has_average : {false, true}) {
+            std::vector<float> expected_p = p;
+            std::vector<float> expected_v = v;
+            std::vector<float> expected_a = leaf_values(3);
+            cuda::DeviceFloats const parameters = on_device(expected_p);
+            cuda::DeviceFloats const momentum = on_device(expected_v);
+            cuda::DeviceFloats const average = on_device(expected_a);
+            cuda::sgd_step({parameters.data(), momentum.data(), has_average ? average.data() : nullptr},
+                           gradient.data(), count, count / 3, rates, *stream_);
+            optim::sgd_step(
+                {expected_p, expected_v, has_average ? std::span(expected_a) : std::span<float>()}, g,
+                count / 3, rates);
+            expect_bits(in_host(momentum), [&](std::size_t i) { return expected_v[i]; });
+            expect_bits(in_host(parameters), [&](std::size_t i) { return expected_p[i]; });
+            expect_bits(in_host(average), [&](std::size_t i) { return expected_a[i]; });
+        }
+    std::vector<float> expected_average = p;
+    cuda::DeviceFloats const average = on_device(p);
+    cuda::update_average(average.data(), gradient.data(), count, 0.7f, *stream_);
+    optim::update_average(expected_average, g, 0.7f);
+    expect_bits(in_host(average), [&](std::size_t i) { return expected_average[i]; });
 
     cuda::DeviceFloats const mean = on_device(p);
     cuda::DeviceFloats const variance = on_device(v);
@@ -148,7 +168,7 @@ Trained train_here(ComputeDevice device, bool interrupted, int replicas = 5) {
     Trained result;
     for (std::int64_t step = 0; step < steps; ++step) {
         StepResult const done =
-            engine.training_step().run(loader.next(), sets.train->shape(), 0.9f, 0.02f, false);
+            engine.training_step().run(loader.next(), sets.train->shape(), {.lr = 0.02f}, false);
         EXPECT_TRUE(done.is_finite);
         EXPECT_EQ(done.samples, replicas * batch_size);
         result.losses.push_back(done.loss);

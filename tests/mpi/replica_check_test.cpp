@@ -23,13 +23,13 @@ constexpr std::size_t part_floats = 1000;
 struct Copies {
     explicit Copies(Communicator const& communicator)
         : memory(
-              parallel::HostSharedMemory::collective_allocate(communicator, 3 * part_floats * sizeof(float))),
+              parallel::HostSharedMemory::collective_allocate(communicator, 5 * part_floats * sizeof(float))),
           sets(data::synthetic_datasets(20)) {
         std::span<float> const all = memory.floats();
         if (communicator.local_rank() == 0)
             for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(i);
-        state.tensors = {all.subspan(0, part_floats), all.subspan(part_floats, part_floats),
-                         all.subspan(2 * part_floats, part_floats)};
+        auto const part = [&](std::size_t number) { return all.subspan(number * part_floats, part_floats); };
+        state.tensors = {part(0), part(1), part(2), part(3), part(4)};
         state.step = 12;
         state.settings.data_digest = data::digest_of(*sets.train, *sets.test).hex();
         communicator.barrier();
@@ -89,7 +89,9 @@ TEST(ReplicaCheck, NamesRankAndHostOfAFlippedBit) {
     };
     for (Case const& one :
          {Case{&StateTensors::parameters, "parameters"}, Case{&StateTensors::momentum, "momentum"},
-          Case{&StateTensors::statistics, "statistics"}}) {
+          Case{&StateTensors::statistics, "statistics"},
+          Case{&StateTensors::average_parameters, "averages of parameters"},
+          Case{&StateTensors::average_statistics, "averages of statistics"}}) {
         for (std::size_t const place : {std::size_t{0}, part_floats - 1}) {
             Copies copies(world);
             if (world.host() == 1 && world.local_rank() == 0)

@@ -18,6 +18,7 @@
 #include "data/synthetic_images.hpp"
 #include "support/launch_table_of.hpp"
 #include "train/evaluate.hpp"
+#include "train/step_rates.hpp"
 #include "train/training_engine.hpp"
 
 namespace holdfast::train {
@@ -34,12 +35,13 @@ struct Case {
     int depth = 18;
     int threads = 1;
     std::int64_t seed = 1;
+    std::string recipe = "tutorial";
     friend auto operator<=>(Case const&, Case const&) = default;
 };
 
 std::ostream& operator<<(std::ostream& stream, Case const& c) {
     return stream << "V " << c.num_replicas << ", ResNet" << c.depth << ", " << c.threads << " threads, seed "
-                  << c.seed;
+                  << c.seed << ", " << c.recipe << " recipe";
 }
 
 int world_rank() {
@@ -58,10 +60,16 @@ std::vector<int> collective_hosts(Communicator const& communicator) {
 
 Settings settings_of(Case const& c) {
     Settings settings;
+    settings.recipe = c.recipe;
+    settings = with_recipe(settings, {"recipe"});
     settings.replicas = c.num_replicas;
+    settings.batch_size = batch_size;
+    settings.seed = c.seed;
     settings.threads = c.threads;
     return settings;
 }
+
+optim::SgdRates rates_of(Case const& c, std::int64_t step) { return sgd_rates(settings_of(c), 0.05, step); }
 
 TrainingEngine collective_make_engine(Communicator const& communicator, Case const& c, int slots,
                                       ComputeDevice device = {}) {
@@ -85,7 +93,7 @@ std::unique_ptr<data::DeviceImages> images_on(ComputeDevice device, data::ImageD
                                                 c.num_replicas % 2 == 0 ? cuda::free_device_memory() : 0);
 }
 
-/// All that a run leaves: parameters, momentum, running statistics, and after them each step's loss.
+/// All that a run leaves: parameters, momentum, running statistics, averages, and after them each step's loss.
 struct Result {
     std::vector<float> state;
     std::vector<std::int64_t> counts;  ///< samples and hits of each step
@@ -102,13 +110,7 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
     for (std::int64_t const last : {c.num_replicas + 1, c.num_replicas - 1}) {
         data::TrainAndTest const sets =
             data::synthetic_datasets((steps_of_a_part - 1) * batch_size * c.num_replicas + last);
-        data::LoaderPlan plan;
-        plan.seed = static_cast<std::uint64_t>(c.seed);
-        plan.num_replicas = c.num_replicas;
-        plan.batch_size = batch_size;
-        plan.first_replica = engine.replicas().begin;
-        plan.end_replica = engine.replicas().end;
-        plan.end_step = steps_of_a_part;
+        data::LoaderPlan const plan = loader_plan(settings_of(c), engine.replicas(), 0, steps_of_a_part);
         std::unique_ptr<data::DeviceImages> const images =
             images_on(device, *sets.train, plan.device_plan(), c);
         data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan, images.get());
@@ -116,7 +118,7 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
             data::StepBatch const& batch = loader.next();
             EXPECT_EQ(batch.global_samples, step == steps_of_a_part - 1 ? last : batch_size * c.num_replicas);
             StepResult const done =
-                engine.training_step().run(batch, sets.train->shape(), 0.9f, 0.05f, false);
+                engine.training_step().run(batch, sets.train->shape(), rates_of(c, step), false);
             EXPECT_TRUE(done.is_finite);
             losses.push_back(done.loss);
             result.counts.push_back(done.samples);
@@ -128,8 +130,7 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
             .barrier();  // on devices each rank has a state of its own: one after the other shows it to its host
         if (rank != communicator.rank()) continue;
         engine.training_step().fetch_state();
-        for (std::span<float> const part :
-             {engine.tensors().parameters, engine.tensors().momentum, engine.tensors().statistics})
+        for (auto const& [name, part] : engine.tensors().parts())
             result.state.insert(result.state.end(), part.begin(), part.end());
     }
     result.state.insert(result.state.end(), losses.begin(), losses.end());
@@ -178,16 +179,18 @@ void collective_check(Communicator const& world, Case const& c, int slots, Compu
 TEST(StateDigests, AreOfTheRanksOwnDevice) {
     Communicator const world = Communicator::collective_world();
     if (world.size() < 2) GTEST_SKIP() << "needs two ranks";
-    TrainingEngine engine = collective_make_engine(world, {world.size()}, 1, device_in_host_memory());
+    Case const strong{.num_replicas = world.size(), .recipe = "strong"};
+    TrainingEngine engine = collective_make_engine(world, strong, 1, device_in_host_memory());
     engine.initialize(world, 1);
     std::string const good = engine.training_step().state_digests();
     for (std::string const& other : world.all_gather(good)) EXPECT_EQ(other, good);
     if (world.rank() == 1) {
-        engine.tensors().momentum.front() = 1;
+        engine.tensors().average_statistics.front() = 1;
         engine.training_step().load_state();
     }
     world.barrier();
-    if (world.rank() == 1) engine.tensors().momentum.front() = 0;  // what the host shares is as before
+    if (world.rank() == 1)
+        engine.tensors().average_statistics.front() = 0;  // what the host shares is as before
     world.barrier();
     std::vector<std::string> const now = world.all_gather(engine.training_step().state_digests());
     for (std::size_t rank = 0; rank < now.size(); ++rank) EXPECT_EQ(now[rank] == good, rank != 1) << rank;
@@ -233,6 +236,13 @@ TEST(TrainingBits, OfADeeperNetworkAndOfSeveralThreads) {
     collective_check(world, {.num_replicas = 4, .threads = 2}, 2);
 }
 
+TEST(TrainingBits, OfTheStrongRecipe) {
+    Communicator const world = Communicator::collective_world(hosts_of_sizes({1, 3}));
+    Case const strong{.num_replicas = 5, .recipe = "strong"};
+    collective_check(world, strong, 2);
+    collective_check(world, strong, 1, device_in_host_memory());
+}
+
 TEST(TrainingBits, OnDevices) {
     Communicator const world = Communicator::collective_world();
     for (int num_replicas : {4, 5, 6}) collective_check(world, {num_replicas}, 1, device_in_host_memory());
@@ -258,6 +268,9 @@ TEST(TrainingBits, OfAnotherRunAreOthers) {
     EXPECT_EQ(seed_1, state({.num_replicas = 4, .seed = 1}));
     EXPECT_NE(seed_1, state({.num_replicas = 4, .seed = 2}));
     EXPECT_NE(seed_1, state({.num_replicas = 5, .seed = 1}));
+    std::vector<float> const strong = state({.num_replicas = 4, .recipe = "strong"});
+    EXPECT_GT(strong.size(), seed_1.size());
+    EXPECT_NE(strong, state({.num_replicas = 4, .seed = 2, .recipe = "strong"}));
 }
 
 TEST(GradientMemory, OfOneRankWithManyReplicasGrowsWithTheDepthOfTheTree) {

@@ -33,7 +33,7 @@ StepResult collective_step(parallel::Communicator const& world, int spoilt_repli
             test::random_batch(samples_of_a_replica, static_cast<std::uint32_t>(replica)));
         if (replica == spoilt_replica) batch.replicas.back().images_NCHW[777] = value;
     }
-    StepResult const result = engine.training_step().run(batch, test::image_shape, 0.9f, 0.05f, false);
+    StepResult const result = engine.training_step().run(batch, test::image_shape, {.lr = 0.05f}, false);
     world.barrier();  // the host's memory is read by all before it goes
     return result;
 }
@@ -68,7 +68,7 @@ std::vector<float> collective_train(parallel::Communicator const& world, Layout 
     batch.replicas.push_back(
         test::random_batch(samples_of_a_replica, static_cast<std::uint32_t>(world.rank())));
     for (int step = 0; step < num_steps; ++step)
-        result.push_back(engine.training_step().run(batch, test::image_shape, 0.9f, 0.05f, false).loss);
+        result.push_back(engine.training_step().run(batch, test::image_shape, {.lr = 0.05f}, false).loss);
     world.barrier();
     if (world.rank() == 0) {
         engine.training_step().fetch_state();
@@ -87,7 +87,9 @@ TEST(TrainingStep, ChannelsLastOnDevicesIsNotSeenFromOutside) {
     std::vector<float> const nchw = collective_train(world, Layout::nchw, 1);
     ASSERT_EQ(nhwc.size(), nchw.size());
     for (std::size_t i = 0; i < nhwc.size(); ++i) ASSERT_NEAR(nhwc[i], nchw[i], 1e-3) << "value " << i;
-    EXPECT_NE(nhwc, nchw) << "nothing was done otherwise";
+    if (world.rank() == 0) {  // the others see only a loss
+        EXPECT_NE(nhwc, nchw) << "nothing was done otherwise";
+    }
 }
 
 TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {

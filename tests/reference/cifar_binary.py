@@ -40,12 +40,13 @@ def write_random_set(folder: Path, num_train: int, num_test: int, seed: int = 20
 
 
 def read_train_set(folder: Path, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images as ToTensor and Normalize of torchvision give them (float32, N x 3 x 32 x 32), and labels."""
+    """Images (uint8, N x 3 x 32 x 32) and labels."""
     records = numpy.concatenate([numpy.fromfile(folder / name, dtype=numpy.uint8) for name in TRAIN_FILES])
     records = torch.from_numpy(records.reshape(-1, RECORD_BYTES)[:limit].copy())
-    return normalize(records[:, 1:].reshape(-1, 3, 32, 32)), records[:, 0].to(torch.int64)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].to(torch.int64)
 
 
 def normalize(pixels_NCHW: torch.Tensor) -> torch.Tensor:
+    """Images as ToTensor and Normalize of torchvision give them (float32)."""
     mean_C, stddev_C = torch.tensor(MEAN), torch.tensor(STDDEV)
     return pixels_NCHW.to(torch.float32).div(255).sub_(mean_C[:, None, None]).div_(stddev_C[:, None, None])

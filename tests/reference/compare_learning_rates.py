@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate of every epoch equals that of torch.optim.lr_scheduler.StepLR, to the last bit of a
-double.
+"""The learning rate of every step equals torch's: of StepLR to the last bit of a double, of CosineAnnealingLR after
+a linear warm-up and of OneCycleLR but for rounding (CosineAnnealingLR multiplies from step to step).
 """
 
 from pathlib import Path
@@ -27,6 +27,49 @@ def torch_rates(lr: float, step_size: int, gamma: float) -> list[float]:
         optimizer.step()
         scheduler.step()
     return rates
+
+
+def torch_rates_over_the_run(schedule: str, lr: float, num_steps: int, warmup_steps: int) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr)
+    schedules = torch.optim.lr_scheduler
+    if schedule == "one-cycle":
+        scheduler = schedules.OneCycleLR(
+            optimizer, lr, num_steps, pct_start=warmup_steps / num_steps, cycle_momentum=False
+        )
+    else:
+        warmup = schedules.LinearLR(optimizer, 1 / warmup_steps, total_iters=warmup_steps - 1)
+        cosine = schedules.CosineAnnealingLR(optimizer, num_steps - warmup_steps)
+        scheduler = schedules.SequentialLR(optimizer, [warmup, cosine], [warmup_steps])
+    rates = []
+    for _ in range(num_steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def check_over_the_run(holdfast, comparison, folder: Path) -> None:
+    """Three steps an epoch."""
+    for schedule in ("cosine", "one-cycle"):
+        run = folder / schedule
+        holdfast.train(
+            data=folder / "data",
+            run=run,
+            model="resnet18",
+            width=1,
+            threads=1,
+            batch_size=3,
+            epochs=NUM_EPOCHS,
+            limit_train=8,
+            limit_test=2,
+            lr=0.3,
+            lr_schedule=schedule,
+            warmup_epochs=2,
+        )
+        ours = [row["lr"] for row in holdfast_program.read_steps(run)]
+        theirs = torch_rates_over_the_run(schedule, 0.3, 3 * NUM_EPOCHS, 2 * 3)
+        worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+        comparison.check(f"{schedule}, {len(ours)} steps", worst <= 1e-14, f"differ by up to {worst:g}")
 
 
 def main() -> None:
@@ -56,6 +99,7 @@ def main() -> None:
             comparison.check(
                 f"lr {lr}, x {gamma} every {step_size} epochs", ours == theirs, f"{ours} and {theirs}"
             )
+        check_over_the_run(holdfast, comparison, folder)
     comparison.exit()
 
 

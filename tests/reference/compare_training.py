@@ -36,6 +36,19 @@ CASES = {
     "one-replica-two-threads": Case(narrow(limit_train=100, threads=2)),
     "two-replicas": Case(narrow(limit_train=100, replicas=2, model="resnet18"), ranks=2),
     "two-replicas-padded": Case(narrow(limit_train=101, replicas=2, model="resnet18"), ranks=1, tail="pad"),
+    "strong-recipe": Case(
+        narrow(
+            limit_train=100,
+            lr_schedule="one-cycle",
+            warmup_epochs=1,
+            epochs=3,
+            nesterov=True,
+            weight_decay=5e-3,
+            label_smoothing=0.1,
+            ema_decay=0.9,
+            augment="crop-flip",
+        )
+    ),
     "full-width": Case(pytorch_reference.Recipe(batch_size=16, seed=5, steps=3, lr=0.05, limit_train=64)),
 }
 
@@ -57,7 +70,6 @@ def train_with_holdfast(holdfast, case: Case, data: Path, run: Path, steps: int)
         data=data,
         run=run,
         tail=case.tail,
-        epochs=100,
         max_steps=steps,
         limit_test=8,
         **recipe,
@@ -73,6 +85,7 @@ def main() -> None:
     comparison = holdfast_program.Comparison.of(holdfast)
     case = CASES[arguments.case]
     groups = ["model"] + ["momentum"] * comparison.exact + ["buffers"] * (case.recipe.replicas == 1)
+    groups += ["ema"] * (case.recipe.ema_decay > 0)
     if not comparison.exact:
         case = dataclasses.replace(case, recipe=with_other_library(case.recipe))
 
@@ -84,11 +97,12 @@ def main() -> None:
         end = train_with_holdfast(holdfast, case, data, run, steps=case.recipe.steps)
 
         rows = holdfast_program.read_steps(run)
-        ours = {
-            "losses": numpy.array([row["loss"] for row in rows], numpy.float32),
-            "lrs": numpy.array([row["lr"] for row in rows]),
-        }
-        comparison.arrays("loss and learning rate of each step", ours, {key: reference[key] for key in ours})
+        losses = numpy.array([row["loss"] for row in rows], numpy.float32)
+        comparison.arrays("loss of each step", {"losses": losses}, {"losses": reference["losses"]})
+        # As floats, which is what the optimizers take: a cosine's last bit is its library's.
+        rates = numpy.array([row["lr"] for row in rows], numpy.float32)
+        theirs = reference["lrs"].astype(numpy.float32)
+        comparison.arrays("learning rate of each step", {"lrs": rates}, {"lrs": theirs})
         for group in groups:
             theirs = {key: array for key, array in reference.items() if key.startswith(group + "/")}
             comparison.arrays(group, holdfast_program.read_checkpoint(end, group), theirs)

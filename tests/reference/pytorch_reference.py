@@ -7,6 +7,7 @@ learning rates and the final state to an .npz file.
 
 import argparse
 import dataclasses
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -16,9 +17,11 @@ import numpy
 import torch
 import torch.distributed
 import torch.multiprocessing
+import torch.optim.swa_utils
 from torch import nn
 from torch.utils.data import DistributedSampler
 
+import augmentation
 import cifar_binary
 import resnet_cifar
 
@@ -35,6 +38,14 @@ class Recipe:
     momentum: float = 0.9
     lr_step_size: int = 5  # epochs
     lr_gamma: float = 0.1
+    lr_schedule: str = "step"  # or "one-cycle"
+    warmup_epochs: int = 0  # of one-cycle
+    epochs: int = 100
+    nesterov: bool = False
+    weight_decay: float = 0
+    label_smoothing: float = 0
+    ema_decay: float = 0
+    augment: str = "none"  # or "crop-flip"
     threads: int = 1  # per replica
     limit_train: int = 50_000
 
@@ -75,36 +86,81 @@ def mean_over_replicas(loss: torch.Tensor, num_samples: int) -> float:
     return share.item()
 
 
+def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Weight decay of weights alone: BatchNorm's parameters and biases have one dimension."""
+    parameters = list(network.parameters())
+    weights = [parameter for parameter in parameters if parameter.dim() > 1]
+    others = [parameter for parameter in parameters if parameter.dim() == 1]
+    groups = [{"params": weights, "weight_decay": recipe.weight_decay}, {"params": others}]
+    return torch.optim.SGD(groups, recipe.lr, recipe.momentum, nesterov=recipe.nesterov)
+
+
+def make_scheduler(optimizer: torch.optim.Optimizer, recipe: Recipe, steps_per_epoch: int):
+    """To be asked for another rate after every step."""
+    schedules = torch.optim.lr_scheduler
+    if recipe.lr_schedule == "one-cycle":
+        share = recipe.warmup_epochs / recipe.epochs
+        total_steps = recipe.epochs * steps_per_epoch
+        return schedules.OneCycleLR(
+            optimizer, recipe.lr, total_steps=total_steps, pct_start=share, cycle_momentum=False
+        )
+    return schedules.StepLR(optimizer, recipe.lr_step_size * steps_per_epoch, recipe.lr_gamma)
+
+
+def make_average(network: nn.Module, decay: float) -> torch.optim.swa_utils.AveragedModel:
+    """Begins with the first weights, as update number 0, and forgets faster at the beginning (docs/recipes.md)."""
+
+    def move(averages, values, num_averaged):
+        if not averages[0].is_floating_point():
+            return
+        step = num_averaged.item() - 1
+        torch._foreach_lerp_(averages, values, 1 - min(decay, (1 + step) / (10 + step)))
+
+    average = torch.optim.swa_utils.AveragedModel(network, multi_avg_fn=move, use_buffers=True)
+    average.update_parameters(network)
+    return average
+
+
 def train(recipe: Recipe, rank: int, checkpoint: Path, data: Path) -> dict[str, numpy.ndarray]:
     torch.set_num_threads(recipe.threads)
     torch.set_flush_denormal(True)
-    images_NCHW, labels_N = cifar_binary.read_train_set(data, recipe.limit_train)
+    pixels_NCHW, labels_N = cifar_binary.read_train_set(data, recipe.limit_train)
     network = resnet_cifar.make_resnet(recipe.model, recipe.width, recipe.seed)
     load_weights(network, checkpoint)
     replica = nn.parallel.DistributedDataParallel(network) if recipe.replicas > 1 else network
-    optimizer = torch.optim.SGD(network.parameters(), recipe.lr, recipe.momentum)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, recipe.lr_step_size, recipe.lr_gamma)
+    optimizer = make_optimizer(network, recipe)
+    scheduler = make_scheduler(
+        optimizer, recipe, math.ceil(len(labels_N) / (recipe.replicas * recipe.batch_size))
+    )
+    average = make_average(network, recipe.ema_decay) if recipe.ema_decay > 0 else None
 
-    losses, rates, open_epoch = [], [], 0
+    losses, rates = [], []
     for _, (epoch, samples) in zip(range(recipe.steps), batches_forever(len(labels_N), recipe, rank)):
-        if epoch != open_epoch:
-            scheduler.step()
-            open_epoch = epoch
         rates.append(optimizer.param_groups[0]["lr"])
-        loss = nn.functional.cross_entropy(replica(images_NCHW[samples]), labels_N[samples])
+        if recipe.augment == "crop-flip":
+            batch_NCHW = augmentation.crop_and_flip(pixels_NCHW, recipe.seed, epoch, samples)
+        else:
+            batch_NCHW = pixels_NCHW[samples]
+        logits_NK = replica(cifar_binary.normalize(batch_NCHW))
+        loss = nn.functional.cross_entropy(
+            logits_NK, labels_N[samples], label_smoothing=recipe.label_smoothing
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        scheduler.step()
+        if average is not None:
+            average.update_parameters(network)
         losses.append(mean_over_replicas(loss, len(samples)))
 
     return {
         "losses": numpy.array(losses, numpy.float32),
         "lrs": numpy.array(rates),
-        **final_state(network, optimizer),
+        **final_state(network, optimizer, average),
     }
 
 
-def final_state(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, numpy.ndarray]:
+def final_state(network: nn.Module, optimizer: torch.optim.Optimizer, average) -> dict[str, numpy.ndarray]:
     """Keys are the dataset names of a Holdfast checkpoint."""
     state = {}
     for name, parameter in network.named_parameters():
@@ -112,6 +168,10 @@ def final_state(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
         state[f"momentum/{name}"] = optimizer.state[parameter]["momentum_buffer"].numpy()
     for name, buffer in network.named_buffers():
         state[f"buffers/{name}"] = buffer.numpy()
+    if average is not None:
+        for name, value in average.module.state_dict().items():
+            if value.is_floating_point():
+                state[f"ema/{name}"] = value.numpy()
     return state
 
 

@@ -26,7 +26,7 @@ inline void recompute_digest(std::vector<std::byte>& file) {
 }
 
 /// The HDF5 image with a right trailer behind it.
-inline std::vector<std::byte> with_trailer(std::vector<std::byte> file, std::uint64_t version = 2) {
+inline std::vector<std::byte> with_trailer(std::vector<std::byte> file, std::uint64_t version = 3) {
     std::uint64_t const length = file.size();
     file.resize(file.size() + trailer_bytes);
     std::byte* const trailer = file.data() + length;

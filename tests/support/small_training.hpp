@@ -14,14 +14,16 @@
 namespace holdfast::test {
 
 struct SmallNetwork {
-    explicit SmallNetwork(std::uint64_t seed = 0, int depth = 18, int width = 4)
+    explicit SmallNetwork(std::uint64_t seed = 0, int depth = 18, int width = 4,
+                          train::Averages averages = train::Averages::none)
         : network(model::make_resnet({.depth = depth, .width = width, .num_classes = 10, .in_channels = 3})),
-          memory(train::StateTensors::num_floats(network.layout)),
-          tensors(train::StateTensors::in(memory, network.layout)) {
+          memory(train::StateTensors::num_floats(network.layout, averages)),
+          tensors(train::StateTensors::in(memory, network.layout, averages)) {
         model::initialize_parameters(network, seed, tensors.parameters);
         for (model::FlatTensor const& tensor : network.layout.running_variances)
             std::ranges::fill(
                 tensors.statistics.subspan(tensor.offset - network.layout.means_begin, tensor.size), 1.0f);
+        tensors.restart_averages();
     }
     SmallNetwork(SmallNetwork const&) = delete;
     SmallNetwork& operator=(SmallNetwork const&) = delete;

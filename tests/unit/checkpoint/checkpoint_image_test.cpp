@@ -136,7 +136,7 @@ TEST(CheckpointFile, DetectsEveryTruncationAndEveryFlippedBit) {
 TEST(CheckpointFile, AnotherFormatIsNotDamage) {
     SmallState state;
     std::vector<std::byte> file = state.file();
-    for (auto const& [version, word] : {std::pair{1, "older"}, std::pair{3, "newer"}}) {
+    for (auto const& [version, word] : {std::pair{2, "older"}, std::pair{4, "newer"}}) {
         file[file.size() - 64 + 8] = std::byte(version);
         EXPECT_THAT(message_of([&] { CheckpointFile(file, "c.h5"); }), HasSubstr("damaged"));
         test::recompute_digest(file);
@@ -148,7 +148,7 @@ TEST(CheckpointFile, AnotherFormatIsNotDamage) {
 
 TEST(CheckpointFile, RightDigestDoesNotExcuseABadContent) {
     std::vector<std::byte> file(1000);
-    std::memcpy(file.data() + 936, "HOLDFAST\2", 9);
+    std::memcpy(file.data() + 936, "HOLDFAST\3", 9);
     std::uint64_t const length = 936;
     std::memcpy(file.data() + 936 + 16, &length, 8);
     test::recompute_digest(file);

@@ -30,7 +30,7 @@ class HoldfastIo(unittest.TestCase):
     def test_h5py_opens_the_file_with_its_trailer(self):
         with h5py.File(self.checkpoint, "r") as file:
             self.assertEqual(file["progress/step"][()], 42)
-            self.assertEqual(file.attrs["version"], 2)
+            self.assertEqual(file.attrs["version"], 3)
             format_name = file.attrs["format"]
             self.assertEqual(getattr(format_name, "decode", lambda: format_name)(), "holdfast-checkpoint")
 
@@ -40,6 +40,33 @@ class HoldfastIo(unittest.TestCase):
         np.testing.assert_array_equal(state["conv1.weight"], np.array([[1.5, -2, 3], [4, 5, 6]], np.float32))
         self.assertEqual(state["conv1.weight"].dtype, np.float32)
         self.assertEqual((state["bn1.num_batches_tracked"].dtype, state["bn1.num_batches_tracked"].shape), (np.int64, ()))
+
+    def test_moving_averages_are_taken_where_they_are_kept(self):
+        path = os.path.join(self.folder, "averaging.h5")
+        with h5py.File(path, "w") as file:
+            for group, value in (("model", 1), ("buffers", 2), ("ema", 3)):
+                names = {"model": ["fc.weight"], "buffers": ["bn1.running_var"], "ema": ["fc.weight", "bn1.running_var"]}[group]
+                for name in names:
+                    file[f"{group}/{name}"] = np.full(2, value, np.float32)
+            file["buffers/bn1.num_batches_tracked"] = np.int64(7)
+        averages = holdfast_io.load_state_dict(path, require_trailer=False)
+        self.assertEqual({name: value.max() for name, value in averages.items()},
+                         {"fc.weight": 3, "bn1.running_var": 3, "bn1.num_batches_tracked": 7})
+        live = holdfast_io.load_state_dict(path, require_trailer=False, live=True)
+        self.assertEqual({name: value.max() for name, value in live.items()},
+                         {"fc.weight": 1, "bn1.running_var": 2, "bn1.num_batches_tracked": 7})
+
+    def test_live_weights_by_the_command_line(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("no torch")
+        path, pt = os.path.join(self.folder, "averaging.h5"), os.path.join(self.folder, "w.pt")
+        with h5py.File(path, "w") as file:
+            file["model/fc.weight"], file["ema/fc.weight"] = np.full(2, 1, np.float32), np.full(2, 3, np.float32)
+        for flags, expected in (([], 3), (["--live"], 1)):
+            self.assertEqual(holdfast_io.main(["to-torch", *flags, path, pt]), 0)
+            self.assertEqual(torch.load(pt, weights_only=True)["fc.weight"].tolist(), [expected] * 2)
 
     def test_cpp_reads_what_python_writes(self):
         weights = os.path.join(self.folder, "w.h5")

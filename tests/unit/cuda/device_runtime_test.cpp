@@ -10,6 +10,8 @@
 #include "core/error.hpp"
 #include "cuda/deferred_host_streams.hpp"
 #include "cuda/limited_host_memory.hpp"
+#include "optim/moving_average.hpp"
+#include "optim/sgd.hpp"
 #include "parallel/reduction_tree.hpp"
 #include "support/expect_error.hpp"
 #include "support/gradient_leaves.hpp"
@@ -59,25 +61,47 @@ TEST(DeviceRuntime, RefusesMalformedOrders) {
 TEST(DeviceRuntime, StepsAsTorchDoes) {
     constexpr std::size_t count = 1000;
     Stream stream;
-    DeviceFloats p(count), v(count), g(count);
-    std::vector<float> expected_p(count), expected_v(count);
-    bool fusing_would_differ = false;
-    for (std::size_t i = 0; i < count; ++i) {
-        p.data()[i] = test::leaf(0, 0, i);
-        v.data()[i] = test::leaf(0, 1, i);
-        g.data()[i] = test::leaf(0, 2, i);
-        float const volatile product = 0.9f * v.data()[i];
-        expected_v[i] = product + g.data()[i];
-        expected_p[i] = std::fma(expected_v[i], -0.1f, p.data()[i]);
-        fusing_would_differ =
-            fusing_would_differ || std::fma(0.9f, v.data()[i], g.data()[i]) != expected_v[i];
-    }
-    EXPECT_TRUE(fusing_would_differ);
-    sgd_step(p.data(), v.data(), g.data(), count, 0.9f, 0.1f, stream);
-    stream.synchronize();
-    for (std::size_t i = 0; i < count; ++i) {
-        ASSERT_TRUE(test::same_bits(v.data()[i], expected_v[i]));
-        ASSERT_TRUE(test::same_bits(p.data()[i], expected_p[i]));
+    SgdRates const all{
+        .lr = 0.1f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.03f, .average_weight = 0.01f};
+    for (SgdRates const& rates : {SgdRates{}, all})
+        for (bool const has_average : {false, true})
+            for (std::size_t const num_decaying : {0, 333, 1000}) {
+                DeviceFloats p(count), v(count), g(count), a(count);
+                DeviceFloats* const from_leaf[] = {&p, &v, &g, &a};
+                for (int tensor = 0; tensor < 4; ++tensor)
+                    for (std::size_t i = 0; i < count; ++i)
+                        from_leaf[tensor]->data()[i] = test::leaf(0, tensor, i);
+                std::vector<float> expected_p(p.data(), p.data() + count);
+                std::vector<float> expected_v(v.data(), v.data() + count);
+                std::vector<float> expected_a(a.data(), a.data() + count);
+                optim::sgd_step(
+                    {expected_p, expected_v, has_average ? std::span(expected_a) : std::span<float>()},
+                    {g.data(), count}, num_decaying, rates);
+                sgd_step({p.data(), v.data(), has_average ? a.data() : nullptr}, g.data(), count,
+                         num_decaying, rates, stream);
+                stream.synchronize();
+                for (std::size_t i = 0; i < count; ++i) {
+                    ASSERT_TRUE(test::same_bits(v.data()[i], expected_v[i]));
+                    ASSERT_TRUE(test::same_bits(p.data()[i], expected_p[i]));
+                    ASSERT_TRUE(test::same_bits(a.data()[i], expected_a[i]));
+                }
+            }
+}
+
+TEST(DeviceRuntime, AveragesAsOnTheHost) {
+    constexpr std::size_t count = 1000;
+    Stream stream;
+    for (float const weight : {0.01f, 0.7f, 1.0f}) {
+        DeviceFloats average(count), values(count);
+        std::vector<float> expected(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            expected[i] = average.data()[i] = test::leaf(0, 0, i);
+            values.data()[i] = test::leaf(0, 1, i);
+        }
+        optim::update_average(expected, {values.data(), count}, weight);
+        update_average(average.data(), values.data(), count, weight, stream);
+        stream.synchronize();
+        for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(test::same_bits(average.data()[i], expected[i]));
     }
 }
 

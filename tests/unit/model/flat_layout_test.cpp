@@ -12,7 +12,7 @@ FlatTensor tensor(std::string name, std::vector<std::int64_t> shape) {
 
 TEST(FlatLayout, PlacesTensorsOneAfterTheOtherIn64ByteSteps) {
     FlatLayout const layout =
-        make_flat_layout({tensor("a", {3, 2}), tensor("b", {16}), tensor("c", {17}), tensor("d", {1})},
+        make_flat_layout({tensor("a", {3, 2}), tensor("b", {16, 1}), tensor("c", {17, 1}), tensor("d", {1})},
                          {tensor("m", {5}), tensor("n", {16})}, {tensor("v", {5}), tensor("w", {16})});
     std::vector<std::size_t> offsets;
     std::vector<std::size_t> sizes;
@@ -32,6 +32,24 @@ TEST(FlatLayout, PlacesTensorsOneAfterTheOtherIn64ByteSteps) {
     EXPECT_EQ(layout.num_parameters(), 6 + 16 + 17 + 1);
     EXPECT_EQ(layout.parameters[2].name, "c");
     EXPECT_EQ(layout.parameters[0].shape, (std::vector<std::int64_t>{3, 2}));
+}
+
+TEST(FlatLayout, PlacesWhatDecaysFirst) {
+    FlatLayout const layout =
+        make_flat_layout({tensor("bn.weight", {20}), tensor("conv.weight", {2, 3, 3, 3}),
+                          tensor("bn.bias", {3}), tensor("fc.weight", {10, 2}), tensor("fc.bias", {10})},
+                         {tensor("m", {5})}, {tensor("v", {5})});
+    std::vector<std::string> names;
+    std::vector<std::size_t> offsets;
+    for (FlatTensor const& placed : layout.parameters) {
+        names.push_back(placed.name);
+        offsets.push_back(placed.offset);
+    }
+    EXPECT_EQ(names,
+              (std::vector<std::string>{"bn.weight", "conv.weight", "bn.bias", "fc.weight", "fc.bias"}));
+    EXPECT_EQ(layout.decaying_end, 96u);
+    EXPECT_EQ(offsets, (std::vector<std::size_t>{96, 0, 128, 64, 144}));
+    EXPECT_EQ(layout.means_begin, 160u);
 }
 
 TEST(FlatLayout, OfNothingIsTheTail) {

@@ -20,19 +20,17 @@ void train_and_evaluate() {
     parallel::Communicator const alone;
     data::TrainAndTest const sets = data::synthetic_datasets(20);
     Settings settings;
+    settings.recipe = "strong";  // it uses everything that others draw random numbers for
+    settings = with_recipe(settings, {"recipe"});
     settings.replicas = 2;
+    settings.batch_size = 4;
     settings.threads = 1;
     TrainingEngine engine(alone, settings, {18, 4, 10, 3}, test::launch_table_of({0}, 1, 2));
     engine.initialize(alone, 1);
-    data::LoaderPlan plan;
-    plan.seed = 1;
-    plan.num_replicas = 2;
-    plan.batch_size = 4;
-    plan.end_replica = 2;
-    plan.end_step = 3;
-    data::BatchLoader loader(*sets.train, data::cifar10_normalization(), plan);
+    data::BatchLoader loader(*sets.train, data::cifar10_normalization(),
+                             loader_plan(settings, engine.replicas(), 0, 3));
     for (int step = 0; step < 3; ++step)
-        engine.training_step().run(loader.next(), sets.train->shape(), 0.9f, 0.1f, false);
+        engine.training_step().run(loader.next(), sets.train->shape(), {}, false);
     collective_evaluate(alone, engine.slots(), *sets.test, data::cifar10_normalization(), 3);
 }
 

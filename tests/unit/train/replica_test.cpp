@@ -325,6 +325,46 @@ TEST_P(ReplicaTest, EvaluationUsesTheRunningStatisticsAndCountsEachSample) {
     EXPECT_NE(replica.evaluate(batch, image_shape).loss, sums.loss);
 }
 
+TEST_P(ReplicaTest, LabelSmoothingSpreadsAShareOverAllClasses) {
+    make_logits_the_bias();
+    std::span<float> const bias = small_.parameter("fc.bias");
+    std::ranges::fill(bias, 0.0f);
+    bias[3] = 1.0f;
+    ReplicaBatch batch = random_batch(2, 0);
+    batch.labels_N = {3, 3};
+    constexpr double smoothing = 0.2;
+    Replica replica(small_.network, small_.tensors, device(), smoothing);
+    std::vector<float> const buffer = trained(batch, 1.0f, &replica);
+    double const sum = 9 + std::exp(1.0);
+    // Cross entropy with the label's share 1 - 0.2 + 0.2 / 10, the others' 0.2 / 10.
+    EXPECT_NEAR(tail(buffer, tail_loss), std::log(sum) - (0.8 + 0.02), 1e-6);
+    std::size_t const gradient = layout().parameters.back().offset;
+    ASSERT_EQ(layout().parameters.back().name, "fc.bias");
+    EXPECT_NEAR(buffer[gradient + 3], std::exp(1.0) / sum - 0.82, 1e-6);
+    EXPECT_NEAR(buffer[gradient + 4], 1 / sum - 0.02, 1e-6);
+    EXPECT_NEAR(replica.evaluate(batch, image_shape).loss, 2 * (std::log(sum) - 1), 1e-5)
+        << "evaluated without";
+}
+
+TEST_P(ReplicaTest, EvaluatesTheAveragesWhereTheyAreKept) {
+    test::SmallNetwork averaging(5, 18, 4, Averages::kept);
+    std::ranges::copy(small_.tensors.parameters, averaging.tensors.average_parameters.begin());
+    std::ranges::fill(averaging.tensors.statistics, 2.0f);
+    ReplicaBatch const batch = random_batch(5, 1);
+    Replica replica(averaging.network, averaging.tensors, device());
+    EvaluationSums const expected =
+        Replica(small_.network, small_.tensors, device()).evaluate(batch, image_shape);
+    EXPECT_EQ(replica.evaluate(batch, image_shape).loss, expected.loss);
+
+    std::vector<float> const before = averaging.memory;
+    trained(batch, 1.0f, &replica);
+    EXPECT_TRUE(equal_bytes(averaging.memory, before));
+    test::SmallNetwork live(5);
+    Replica of_live(live.network, live.tensors, device());
+    EXPECT_TRUE(equal_bytes(trained(batch, 1.0f, &replica), trained(batch, 1.0f, &of_live)))
+        << "it trains the others";
+}
+
 TEST_P(ReplicaTest, EvaluationSumsTheLosses) {
     make_logits_the_bias();
     std::ranges::fill(small_.parameter("fc.bias"), 0.0f);

@@ -21,7 +21,8 @@ using test::expect_error;
 
 /// A run in the middle of an epoch; every value of every tensor is another.
 struct SmallRun {
-    explicit SmallRun(std::uint32_t seed = 1, int width = 2) : small(seed, 18, width) {
+    explicit SmallRun(std::uint32_t seed = 1, int width = 2, Averages averages = Averages::none)
+        : small(seed, 18, width, averages) {
         state.layout = &small.network.layout;
         state.tensors = small.tensors;
         std::vector<float> const values = test::random_floats(small.memory.size(), seed);
@@ -31,6 +32,13 @@ struct SmallRun {
         for (auto const* part : {&layout.running_means, &layout.running_variances})
             for (model::FlatTensor const& tensor : *part)
                 fill(state.tensors.statistics, tensor, layout.means_begin, values);
+        if (averages == Averages::none) return;
+        std::vector<float> const others = test::random_floats(small.memory.size(), seed + 100);
+        for (model::FlatTensor const& tensor : layout.parameters)
+            fill(state.tensors.average_parameters, tensor, 0, others);
+        for (auto const* part : {&layout.running_means, &layout.running_variances})
+            for (model::FlatTensor const& tensor : *part)
+                fill(state.tensors.average_statistics, tensor, layout.means_begin, others);
     }
 
     static void fill(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t begin,
@@ -93,6 +101,50 @@ TEST(RunState, ComesBackFromItsCheckpointToTheLastBit) {
     EXPECT_EQ(report::metrics_csv(other.state.history), report::metrics_csv(run.state.history));
     EXPECT_EQ(other.saved(), run.saved());
     EXPECT_EQ(report::metrics_csv(history_of(file)), report::metrics_csv(run.state.history));
+}
+
+TEST(StateTensors, AveragesFollowInTheSameBuffer) {
+    test::SmallNetwork small(0, 18, 4, Averages::kept);
+    model::FlatLayout const& layout = small.network.layout;
+    std::size_t const parameters = layout.num_parameter_floats();
+    std::size_t const statistics = layout.num_statistics_floats();
+    EXPECT_EQ(small.memory.size(), 3 * parameters + 2 * statistics);
+    EXPECT_EQ(small.tensors.average_parameters.data(), small.memory.data() + 2 * parameters + statistics);
+    EXPECT_EQ(small.tensors.average_parameters.size(), parameters);
+    EXPECT_EQ(small.tensors.average_statistics.data(), small.memory.data() + 3 * parameters + statistics);
+    EXPECT_EQ(small.tensors.average_statistics.size(), statistics);
+    EXPECT_TRUE(StateTensors::in(small.memory, layout).average_parameters.empty());
+}
+
+TEST(RunState, AveragesComeBackToo) {
+    SmallRun run(1, 2, Averages::kept);
+    run.give_values();
+    CheckpointFile const file(run.saved(), "x.h5");
+    SmallRun other(2, 2, Averages::kept);
+    other.state.load(file);
+    EXPECT_TRUE(equal_bytes(other.small.memory, run.small.memory));
+    EXPECT_EQ(other.saved(), run.saved());
+
+    SmallRun without(2);
+    expect_error([&] { without.state.load(file); }, {"extra", "/ema/conv1.weight", "/ema/bn1.running_var"});
+    CheckpointFile const file_without(without.saved(), "y.h5");
+    expect_error([&] { other.state.load(file_without); }, {"missing", "/ema/fc.bias"});
+}
+
+TEST(RunState, AveragesAreInTheDigest) {
+    SmallRun run(1, 2, Averages::kept);
+    auto const digest = [&] {
+        return checkpoint::state_digest([&](StateArchive& archive) { run.state.visit(archive); });
+    };
+    Digest const before = digest();
+    for (std::span<float> const part :
+         {run.state.tensors.average_parameters, run.state.tensors.average_statistics}) {
+        float const good = part[0];
+        part[0] += 1.0f;
+        EXPECT_NE(digest(), before);
+        part[0] = good;
+    }
+    EXPECT_EQ(digest(), before);
 }
 
 TEST(RunState, AtItsStartComesBackToo) {
@@ -234,6 +286,28 @@ TEST(LoadWeights, TakesWeightsAndStatisticsAndNothingElse) {
     EXPECT_TRUE(equal_bytes(other.state.tensors.parameters, run.state.tensors.parameters));
     EXPECT_TRUE(equal_bytes(other.state.tensors.statistics, run.state.tensors.statistics));
     EXPECT_TRUE(equal_bytes(other.state.tensors.momentum, momentum));
+}
+
+TEST(LoadWeights, AveragesBeginWithTheWeights) {
+    SmallRun run(1, 2, Averages::kept);
+    SmallRun other(2, 2, Averages::kept);
+    load_weights(CheckpointFile(run.saved(), "x.h5"), other.small.network.layout, other.state.tensors);
+    EXPECT_TRUE(equal_bytes(other.state.tensors.average_parameters, run.state.tensors.parameters));
+    EXPECT_TRUE(equal_bytes(other.state.tensors.average_statistics, run.state.tensors.statistics));
+}
+
+TEST(LoadEvaluatedWeights, AreTheAveragesWhereTheyAreKept) {
+    SmallRun run(1, 2, Averages::kept);
+    SmallRun other(2);
+    model::FlatLayout const& layout = other.small.network.layout;
+    load_evaluated_weights(CheckpointFile(run.saved(), "x.h5"), layout, other.state.tensors);
+    EXPECT_TRUE(equal_bytes(other.state.tensors.parameters, run.state.tensors.average_parameters));
+    EXPECT_TRUE(equal_bytes(other.state.tensors.statistics, run.state.tensors.average_statistics));
+
+    SmallRun plain(3);
+    load_evaluated_weights(CheckpointFile(plain.saved(), "x.h5"), layout, other.state.tensors);
+    EXPECT_TRUE(equal_bytes(other.state.tensors.parameters, plain.state.tensors.parameters));
+    EXPECT_TRUE(equal_bytes(other.state.tensors.statistics, plain.state.tensors.statistics));
 }
 
 TEST(LoadWeights, KeepsTheStatisticsOfAFileThatHasNone) {

@@ -25,6 +25,8 @@ Settings unusual_settings() {
             value = ++next;
         else if constexpr (std::is_same_v<decltype(value), double&>)
             value = 1.0 / static_cast<double>(++next);
+        else if constexpr (std::is_same_v<decltype(value), bool&>)
+            value = true;
         else
             value = name + " \"é\\\n";
     });
@@ -50,7 +52,7 @@ std::set<std::string> all_names() {
 TEST(Settings, EachIsOfTheKindThatTheDocumentationSays) {
     EXPECT_EQ(names_of(SettingKind::limit), (std::set<std::string>{"epochs", "max-steps"}));
     EXPECT_EQ(names_of(SettingKind::free), (std::set<std::string>{"data"}));
-    EXPECT_EQ(all_names().size(), 22u);
+    EXPECT_EQ(all_names().size(), 30u);
 }
 
 TEST(Settings, ComeBackFromJsonToTheLastBit) {
@@ -135,6 +137,26 @@ TEST(CheckRanges, NamesTheFlagAndItsValue) {
         {[](Settings& s) { s.momentum = nan; }, {"--momentum", "nan"}},
         {[](Settings& s) { s.lr_gamma = -infinity; }, {"--lr-gamma", "-inf"}},
         {[](Settings& s) { s.lr_step_size = 0; }, {"--lr-step-size", "0"}},
+        {[](Settings& s) { s.recipe = "weak"; }, {"--recipe", "'weak'", "tutorial, strong"}},
+        {[](Settings& s) { s.augment = "flip"; }, {"--augment", "'flip'", "none, crop-flip"}},
+        {[](Settings& s) { s.lr_schedule = "linear"; }, {"--lr-schedule", "step, cosine, one-cycle"}},
+        {[](Settings& s) { s.label_smoothing = 1; }, {"--label-smoothing", "1", "less than 1"}},
+        {[](Settings& s) { s.label_smoothing = -0.1; }, {"--label-smoothing", "-0.1"}},
+        {[](Settings& s) { s.ema_decay = 1; }, {"--ema-decay", "1", "less than 1"}},
+        {[](Settings& s) { s.ema_decay = nan; }, {"--ema-decay", "nan"}},
+        {[](Settings& s) { s.weight_decay = -1e-4; }, {"--weight-decay", "-0.0001"}},
+        {[](Settings& s) { s.weight_decay = infinity; }, {"--weight-decay", "inf"}},
+        {[](Settings& s) { s.warmup_epochs = -1; }, {"--warmup-epochs", "-1"}},
+        {[](Settings& s) {
+             s.lr_schedule = "cosine";
+             s.warmup_epochs = 16;
+         },
+         {"--warmup-epochs", "16", "--epochs, 15", "cosine"}},
+        {[](Settings& s) {
+             s.nesterov = true;
+             s.momentum = 0;
+         },
+         {"--nesterov", "--momentum"}},
         {[](Settings& s) { s.limit_train = -1; }, {"--limit-train", "-1"}},
         {[](Settings& s) { s.limit_test = -1; }, {"--limit-test", "-1"}},
         {[](Settings& s) { s.eval_batch_size = 0; }, {"--eval-batch-size", "0"}},
@@ -199,6 +221,20 @@ TEST(ResumeSettings, RefusesAnotherResultWithBothValues) {
         expect_error([&] { resume_settings(unusual_settings(), Settings{}, {name}); }, {name + " is "});
 }
 
+TEST(ResumeSettings, KeepsTheEpochsThatAScheduleEndsWith) {
+    for (char const* const schedule : {"cosine", "one-cycle"}) {
+        Settings stored;
+        stored.lr_schedule = schedule;
+        Settings given = stored;
+        EXPECT_EQ(resume_settings(stored, given, {"epochs"}).epochs, 15);
+        given.epochs = 30;
+        given.max_steps = 7;
+        expect_error([&] { resume_settings(stored, given, {"epochs"}); }, {"--epochs 30", "15", schedule});
+        EXPECT_EQ(resume_settings(stored, given, {"max-steps"}).epochs, 15) << "30 was not given";
+        EXPECT_EQ(resume_settings(stored, given, {"max-steps"}).max_steps, 7);
+    }
+}
+
 TEST(ResumeSettings, ComparesOnlyWhatWasGiven) {
     Settings stored;
     Settings given;
@@ -230,6 +266,31 @@ TEST(ResumeSettings, MovesLimitsAndWhatIsFree) {
 
 TEST(ResumeSettings, FlagsThatAreNoSettingsDoNotMatter) {
     EXPECT_NO_THROW(resume_settings({}, {}, {"run", "keep", "progress"}));
+}
+
+TEST(WithRecipe, FillsInWhatWasNotGiven) {
+    Settings given;
+    given.recipe = "strong";
+    given.lr = 0.5;
+    given.momentum = 0.5;
+    given.data = "/data/\xff.h5";  // looked at later
+    Settings const strong = with_recipe(given, {"recipe", "lr", "data", "run"});
+    EXPECT_EQ(strong.recipe, "strong");
+    EXPECT_EQ(strong.lr, 0.5);
+    EXPECT_EQ(strong.data, given.data);
+    EXPECT_EQ(strong.momentum, 0.9);
+    EXPECT_EQ(strong.replicas * strong.batch_size, 512);
+    EXPECT_EQ(strong.augment, "crop-flip");
+    EXPECT_EQ(strong.lr_schedule, "one-cycle");
+    EXPECT_TRUE(strong.nesterov);
+    for (double const value : {strong.label_smoothing, strong.weight_decay, strong.ema_decay})
+        EXPECT_GT(value, 0);
+    EXPECT_NO_THROW(check_ranges(with_recipe(given, {"recipe"})));
+}
+
+TEST(WithRecipe, TheTutorialIsTheDefault) {
+    EXPECT_EQ(to_json(with_recipe({}, {})), to_json({}));
+    EXPECT_EQ(to_json(with_recipe(unusual_settings(), all_names())), to_json(unusual_settings()));
 }
 
 TEST(Differences, NameBothValues) {

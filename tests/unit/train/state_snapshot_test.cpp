@@ -26,7 +26,7 @@ struct CountingState {
     CountingState()
         : memory(StateTensors::num_floats(small.network.layout)),
           ones(memory.size()),
-          snapshot(small.network.layout, {.stream = &steps}, {memory.data(), memory.size()}) {
+          snapshot(small.network.layout, Averages::none, {.stream = &steps}, {memory.data(), memory.size()}) {
         std::fill_n(ones.data(), ones.size(), 1.0f);
     }
     void step() {
@@ -88,7 +88,7 @@ struct DeviceRun {
     void begin() {
         run.save(state);
         run.take_tensors_from(std::make_unique<StateSnapshot>(
-            *state.layout, ComputeDevice{.stream = &on_device.steps},
+            *state.layout, Averages::none, ComputeDevice{.stream = &on_device.steps},
             std::span<float const>(on_device.memory.data(), on_device.memory.size())));
         std::fill(on_device.small.memory.begin(), on_device.small.memory.end(), -1.0f);
     }
@@ -149,6 +149,7 @@ TEST_P(SavingFromAnEngine, TakesWhatTheTrainingLeft) {
     Settings settings;
     settings.replicas = 2;
     settings.threads = 1;
+    settings.ema_decay = 0.9;
     auto const make_engine = [&](ComputeDevice device) {
         return std::make_unique<TrainingEngine>(alone, settings, model::ResNetConfig{18, 4, 10, 3},
                                                 test::launch_table_of({0}, 1, 2), device);
@@ -164,21 +165,25 @@ TEST_P(SavingFromAnEngine, TakesWhatTheTrainingLeft) {
     for (std::uint32_t replica = 0; replica < 2; ++replica)
         batch.replicas.push_back(test::random_batch(2, replica));
     batch.global_samples = 4;
+    optim::SgdRates const rates{.lr = 0.05f, .average_weight = 0.1f};
     auto const step = [&] {
-        EXPECT_TRUE(engine->training_step().run(batch, test::image_shape, 0.9f, 0.05f, false).is_finite);
+        EXPECT_TRUE(engine->training_step().run(batch, test::image_shape, rates, false).is_finite);
     };
     step();
     engine->training_step().fetch_state();
-    std::vector<float> const parameters(engine->tensors().parameters.begin(),
-                                        engine->tensors().parameters.end());
-    std::vector<float> const statistics(engine->tensors().statistics.begin(),
-                                        engine->tensors().statistics.end());
+    std::vector<std::vector<float>> expected;
+    for (auto const& [name, values] : engine->tensors().parts())
+        expected.emplace_back(values.begin(), values.end());
     snapshot->start();
     step();
-    EXPECT_TRUE(equal_bytes(snapshot->wait().parameters, parameters));
-    EXPECT_TRUE(equal_bytes(snapshot->wait().statistics, statistics));
+    auto const found = snapshot->wait().parts();
     engine->training_step().fetch_state();
-    EXPECT_FALSE(equal_bytes(engine->tensors().parameters, parameters)) << "the second step changed nothing";
+    auto const changed = engine->tensors().parts();
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t part = 0; part < found.size(); ++part) {
+        EXPECT_TRUE(equal_bytes(found[part].second, expected[part])) << found[part].first;
+        EXPECT_FALSE(equal_bytes(changed[part].second, expected[part])) << "the second step changed nothing";
+    }
 }
 
 }  // namespace

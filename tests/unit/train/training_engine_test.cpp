@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "data/synthetic_images.hpp"
+#include "optim/moving_average.hpp"
 #include "optim/running_statistics.hpp"
 #include "optim/sgd.hpp"
 #include "support/launch_table_of.hpp"
 #include "support/random_floats.hpp"
 #include "support/small_training.hpp"
+#include "train/step_rates.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -61,8 +63,10 @@ TEST(NetworkConfig, FollowsSettingsAndData) {
     EXPECT_EQ(network_config(settings, *sets.train).depth, 18);
 }
 
-Settings small_settings(int replicas) {
+Settings small_settings(int replicas, std::string const& recipe = "tutorial") {
     Settings settings;
+    settings.recipe = recipe;
+    settings = with_recipe(settings, {"recipe"});
     settings.replicas = replicas;
     settings.threads = 1;
     settings.model = "resnet18";
@@ -71,8 +75,9 @@ Settings small_settings(int replicas) {
 }
 
 struct SmallEngine {
-    explicit SmallEngine(int replicas, int slots = 1)
-        : engine(alone, small_settings(replicas), {18, 4, 10, 3}, launch_table_of({0}, slots, replicas)) {
+    explicit SmallEngine(int replicas, int slots = 1, std::string const& recipe = "tutorial")
+        : engine(alone, small_settings(replicas, recipe), {18, 4, 10, 3},
+                 launch_table_of({0}, slots, replicas)) {
         engine.initialize(alone, 0);
     }
     Communicator alone;
@@ -98,6 +103,14 @@ TEST(TrainingEngine, InitializesAsARunStarts) {
     EXPECT_EQ(small.engine.replicas(), (parallel::ReplicaRange{0, 2}));
 }
 
+TEST(TrainingEngine, AveragesBeginWithTheFirstWeights) {
+    SmallEngine small(2, 1, "strong");
+    StateTensors const& tensors = small.engine.tensors();
+    EXPECT_TRUE(equal_bytes(tensors.average_parameters, tensors.parameters));
+    EXPECT_TRUE(equal_bytes(tensors.average_statistics, tensors.statistics));
+    EXPECT_FALSE(SmallEngine(2).engine.tensors().has_averages());
+}
+
 TEST(TrainingEngine, HasAsManySlotsAsTheTableAllows) {
     EXPECT_EQ(SmallEngine(4, 1).engine.slots().size(), 1);
     EXPECT_EQ(SmallEngine(4, 3).engine.slots().size(), 3);
@@ -121,8 +134,8 @@ TEST(TrainingStep, IsGradientTreeAndUpdateByTheirDefinition) {
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = leaves[0][i] + (leaves[1][i] + leaves[2][i]);
     std::span<float const> const all = sum;
     std::size_t const means = layout.variances_begin - layout.means_begin;
-    optim::sgd_step(expected.tensors.parameters, expected.tensors.momentum, all.first(layout.means_begin),
-                    0.9f, 0.1f);
+    optim::sgd_step({expected.tensors.parameters, expected.tensors.momentum, {}},
+                    all.first(layout.means_begin), 0, {});
     optim::update_running_mean(expected.tensors.statistics.first(means),
                                all.subspan(layout.means_begin, means));
     optim::update_running_variance(
@@ -131,7 +144,7 @@ TEST(TrainingStep, IsGradientTreeAndUpdateByTheirDefinition) {
 
     for (int slots : {1, 2, 3}) {
         SmallEngine small(3, slots);
-        StepResult const result = small.engine.training_step().run(batch, image_shape, 0.9f, 0.1f, false);
+        StepResult const result = small.engine.training_step().run(batch, image_shape, {}, false);
         EXPECT_TRUE(equal_bytes(small.engine.tensors().parameters, expected.tensors.parameters)) << slots;
         EXPECT_TRUE(equal_bytes(small.engine.tensors().momentum, expected.tensors.momentum)) << slots;
         EXPECT_TRUE(equal_bytes(small.engine.tensors().statistics, expected.tensors.statistics)) << slots;
@@ -143,15 +156,49 @@ TEST(TrainingStep, IsGradientTreeAndUpdateByTheirDefinition) {
     }
 }
 
+TEST(TrainingStep, OfTheStrongRecipeIsItsDefinitionTensorByTensor) {
+    data::StepBatch const batch = step_batch({4});
+    Settings const settings = small_settings(1, "strong");
+    optim::SgdRates const rates = sgd_rates(settings, 0.1, 20);
+    test::SmallNetwork expected(0, 18, 4, Averages::kept);
+    model::FlatLayout const& layout = expected.network.layout;
+    std::vector<float> sum(layout.num_floats);
+    Replica(expected.network, expected.tensors, {}, settings.label_smoothing)
+        .train(batch.replicas[0], image_shape, 1.0f, sum, GradientWrite::overwrite);
+    std::span<float const> const all = sum;
+    StateTensors const& tensors = expected.tensors;
+    for (model::FlatTensor const& tensor : layout.parameters) {
+        bool const decays = tensor.name == "fc.weight" || tensor.name.find("conv") != std::string::npos ||
+                            tensor.name.find("downsample.0") != std::string::npos;
+        auto const part = [&](std::span<float> whole) { return whole.subspan(tensor.offset, tensor.size); };
+        optim::sgd_step({part(tensors.parameters), part(tensors.momentum), part(tensors.average_parameters)},
+                        all.subspan(tensor.offset, tensor.size), decays ? tensor.size : 0, rates);
+    }
+    std::size_t const means = layout.variances_begin - layout.means_begin;
+    optim::update_running_mean(tensors.statistics.first(means), all.subspan(layout.means_begin, means));
+    optim::update_running_variance(
+        tensors.statistics.subspan(means),
+        all.subspan(layout.variances_begin, layout.tail_begin - layout.variances_begin));
+    optim::update_average(tensors.average_statistics, tensors.statistics, rates.average_weight);
+
+    SmallEngine small(1, 1, "strong");
+    small.engine.training_step().run(batch, image_shape, rates, false);
+    auto const found = small.engine.tensors().parts();
+    auto const wanted = tensors.parts();
+    ASSERT_EQ(found.size(), 5u);
+    for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_TRUE(equal_bytes(found[i].second, wanted[i].second)) << found[i].first;
+}
+
 TEST(TrainingStep, AStopRequestTravelsAndChangesNothingElse) {
     data::StepBatch const batch = step_batch({2, 0, 2, 1});
     SmallEngine plain(4, 2);
     SmallEngine asked(4, 2);
-    EXPECT_FALSE(plain.engine.training_step().run(batch, image_shape, 0.9f, 0.1f, false).stop_requested);
-    EXPECT_TRUE(asked.engine.training_step().run(batch, image_shape, 0.9f, 0.1f, true).stop_requested);
+    EXPECT_FALSE(plain.engine.training_step().run(batch, image_shape, {}, false).stop_requested);
+    EXPECT_TRUE(asked.engine.training_step().run(batch, image_shape, {}, true).stop_requested);
     EXPECT_TRUE(equal_bytes(asked.engine.tensors().parameters, plain.engine.tensors().parameters));
     EXPECT_TRUE(equal_bytes(asked.engine.tensors().statistics, plain.engine.tensors().statistics));
-    EXPECT_FALSE(asked.engine.training_step().run(batch, image_shape, 0.9f, 0.1f, false).stop_requested)
+    EXPECT_FALSE(asked.engine.training_step().run(batch, image_shape, {}, false).stop_requested)
         << "asked once only";
 }
 
@@ -159,8 +206,7 @@ TEST(TrainingStep, TellsOfANaNInAnyReplica) {
     for (std::size_t bad = 0; bad < 5; ++bad) {
         data::StepBatch batch = step_batch({2, 2, 2, 1, 1});
         batch.replicas[bad].images_NCHW[77] = std::numeric_limits<float>::quiet_NaN();
-        EXPECT_FALSE(
-            SmallEngine(5, 2).engine.training_step().run(batch, image_shape, 0.9f, 0.1f, false).is_finite)
+        EXPECT_FALSE(SmallEngine(5, 2).engine.training_step().run(batch, image_shape, {}, false).is_finite)
             << bad;
     }
 }
