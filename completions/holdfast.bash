@@ -10,7 +10,7 @@ _holdfast_commands='train supervise eval inspect verify replay pack info bench d
 _holdfast_table() {
     case $1 in
         '') _holdfast_words='help version' ;;
-        'train') _holdfast_words='help data=DATA run=DIR epochs=N max-steps=N recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast lr-schedule=step|cosine|one-cycle lr-step-size=N lr-gamma=X warmup-epochs=N tail=exact|pad limit-train=N limit-test=N eval-batch-size=N save-every-epochs=N save-every-steps=N save-every-minutes=X stop-after-minutes=X check-replicas-every=N no-progress-limit=N digest-every=N keep=N watchdog-seconds=N resume=auto|never|FILE init-from=FILE log-indices=FILE profile-steps=STEPS progress=auto|always|never allow-platform-change doctor dry-run print-config config=FILE' ;;
+        'train') _holdfast_words='help data=DATA run=DIR epochs=N max-steps=N recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast precision=fp32|tf32|bf16 lr-schedule=step|cosine|one-cycle lr-step-size=N lr-gamma=X warmup-epochs=N tail=exact|pad limit-train=N limit-test=N eval-batch-size=N save-every-epochs=N save-every-steps=N save-every-minutes=X stop-after-minutes=X check-replicas-every=N no-progress-limit=N digest-every=N keep=N watchdog-seconds=N resume=auto|never|FILE init-from=FILE log-indices=FILE cuda-graph=auto|on|off progress=auto|always|never allow-platform-change doctor dry-run print-config config=FILE' ;;
         'supervise') _holdfast_words='help np=N min-np=N max-restarts=N mpirun=TEXT' ;;
         'eval') _holdfast_words='help data=DATA limit-test=N eval-batch-size=N threads=N device=auto|cpu|cuda json config=FILE @=FILE|DIR' ;;
         'inspect') _holdfast_words='help json config=FILE @=FILE|DIR' ;;
@@ -18,8 +18,8 @@ _holdfast_table() {
         'replay') _holdfast_words='help step=N data=DATA config=FILE @=DIR' ;;
         'pack') _holdfast_words='help quality=N train-per-class=N test-per-class=N config=FILE @=DATA @=FILE' ;;
         'info') _holdfast_words='help json config=FILE' ;;
-        'bench') _holdfast_words='help recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast data=DATA limit-train=N steps=N warm-up=N json config=FILE' ;;
-        'doctor') _holdfast_words='help run=DIR keep=N data=DATA recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast json quick config=FILE' ;;
+        'bench') _holdfast_words='help recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast precision=fp32|tf32|bf16 data=DATA limit-train=N steps=N warm-up=N cuda-graph=auto|on|off json config=FILE' ;;
+        'doctor') _holdfast_words='help run=DIR keep=N data=DATA recipe=tutorial|strong batch-size=N replicas=N seed=N device=auto|cpu|cuda threads=N augment=none|crop-flip label-smoothing=X lr=X momentum=X nesterov=true|false weight-decay=X ema-decay=X model=resnet18|resnet34 width=N reduction=exact|fast precision=fp32|tf32|bf16 json quick config=FILE' ;;
         *) _holdfast_words='' ;;
     esac
 }
