@@ -227,8 +227,10 @@ RunOwnership::RunOwnership(fs::path const& run_dir, OwnershipTiming const& timin
             int const error = errno;
             require(error != EEXIST, ExitCode::owned_elsewhere,
                     "{} was taken by another launch at this moment", run_dir_.string());
-            fail(ExitCode::retry, "cannot create {}: {} (errno {})", mine.string(), std::strerror(error),
-                 error);
+            fail(ExitCode::retry,
+                 "cannot create {}: {} (errno {}; without it nothing can be saved); check space, quota and "
+                 "permissions",
+                 mine.string(), std::strerror(error), error);
         }
         if (last_number(run_dir_) >
             known) {  // a launch came and went since the listing; numbers are used once

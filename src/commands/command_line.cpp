@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -80,6 +82,19 @@ ExitCode run_action(Action const& action, Arguments& arguments) {
     }
 }
 
+/// Throws Error(usage) for a whole number of any source that has too many digits: CLI11 takes the largest one in its place.
+void require_representable(CLI::App& command) {
+    for (CLI::Option const* const option : flags_of(command)) {
+        if (!option->get_type_name().starts_with(CLI::detail::type_name<std::int64_t>())) continue;
+        for (std::string const& text : option->results()) {
+            errno = 0;
+            std::strtoll(text.c_str(), nullptr, 0);
+            require(errno != ERANGE, ExitCode::usage, "--{} is {}, must fit 64 bits",
+                    option->get_lnames().front(), text);
+        }
+    }
+}
+
 /// The commands with what each does.
 struct Program {
     CLI::App app{
@@ -135,6 +150,7 @@ std::optional<ExitCode> parse(Program& program, Arguments const& arguments) {
             if (command->parsed()) {
                 require_given_once(*command);
                 apply_config_file(*command);
+                require_representable(*command);
             }
     } catch (CLI::ParseError const& error) {
         if (error.get_exit_code() == 0) {  // --help, --version
@@ -179,11 +195,14 @@ void require_known_environment(std::vector<CLI::App*> const& commands) {
             continue;
         auto const nearest = std::ranges::min_element(
             known, {}, [&](std::string const& candidate) { return edit_distance(name, candidate); });
+        // More than a third of its letters wrong is another word. (Both names begin with the prefix, which says nothing.)
+        std::size_t const near = (name.size() - variable_prefix.size() + 2) / 3;
         fail(ExitCode::usage,
-             "the environment variable {} means nothing to Holdfast (a misspelt one would be missed); did "
-             "you mean {}? "
-             "Otherwise unset it",
-             name, *nearest);
+             "the environment variable {} means nothing to Holdfast (a misspelt one would be missed); {}",
+             name,
+             edit_distance(name, *nearest) <= near
+                 ? fmt::format("did you mean {}? Otherwise unset it", *nearest)
+                 : "unset it");
     }
 }
 

@@ -19,6 +19,7 @@
 #include "parallel/rank_difference.hpp"
 #include "train/compute_thread.hpp"
 #include "train/numeric_fingerprint.hpp"
+#include "train/output_check.hpp"
 
 namespace holdfast::commands {
 namespace {
@@ -160,8 +161,12 @@ train::Settings collective_resume_settings(Communicator const& world, TrainOptio
                                            FoundRun const& found) {
     train::Settings settings = options.settings;
     world.agree([&] {
-        if (found.exists)
+        if (!found.exists) return;
+        try {
             settings = train::resume_settings(found.settings, options.settings, options.explicitly_given);
+        } catch (Error const& error) {
+            fail(error.code(), "{}: {}", options.run, error.what());
+        }
     });
     settings.device = collective_resolve_device(world, settings.device);
     return settings;
@@ -170,6 +175,12 @@ train::Settings collective_resume_settings(Communicator const& world, TrainOptio
 Preparation collective_prepare(Communicator const& world, TrainOptions const& options, FoundRun const& found,
                                train::Settings settings) {
     Preparation ready;
+    world.agree([&] {
+        if (world.rank() != 0) return;
+        train::require_writable_run(options.run);
+        if (!options.launch.log_indices.empty())
+            train::require_appendable(options.launch.log_indices, options.run);
+    });
     ready.init_file = collective_read_init(world, options.init_from);
     world.agree([&] {
         ready.sets = data::open_datasets(settings.data, settings.limit_train, settings.limit_test);

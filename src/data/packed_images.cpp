@@ -63,15 +63,13 @@ class DecodedImages final : public ImageDataset {
     std::string description_;
 };
 
-/// Owns a file descriptor.
+/// Owns a file descriptor, if it is one.
 class File {
   public:
-    File(fs::path const& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-        int const error = errno;
-        require(fd_ >= 0, ExitCode::do_not_requeue, "cannot open {}: {}", path.string(),
-                std::strerror(error));
+    explicit File(int fd) : fd_(fd) {}
+    ~File() {
+        if (fd_ >= 0) ::close(fd_);
     }
-    ~File() { ::close(fd_); }
     File(File const&) = delete;
     File& operator=(File const&) = delete;
     int get() const { return fd_; }
@@ -81,7 +79,10 @@ class File {
 };
 
 std::vector<std::byte> read_whole(fs::path const& path) {
-    File const file(path, O_RDONLY | O_NONBLOCK);
+    File const file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    require(file.get() >= 0, ExitCode::do_not_requeue,
+            "cannot open {}: {} (errno {}); check path and permissions", path.string(), std::strerror(errno),
+            errno);
     struct stat status {};
     require(::fstat(file.get(), &status) == 0, ExitCode::do_not_requeue, "cannot inspect {}: {}",
             path.string(), std::strerror(errno));
@@ -115,11 +116,14 @@ void write_and_rename(fs::path const& path, std::span<std::byte const> bytes) {
     auto const checked = [&](bool ok, char const* action) {
         int const error = errno;
         if (!ok) ::unlink(temporary.c_str());
-        require(ok, ExitCode::do_not_requeue, "cannot {} {}: {}", action, temporary.string(),
-                std::strerror(error));
+        require(ok, ExitCode::do_not_requeue,
+                "cannot {} {}: {} (errno {}); check that {} exists, its space, quota and permissions", action,
+                path.string(), std::strerror(error), error, folder.string());
     };
     {
-        File const file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+        File const file(
+            ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+        checked(file.get() >= 0, "create");
         for (std::size_t done = 0; done < bytes.size();) {
             ssize_t const count = ::write(file.get(), bytes.data() + done, bytes.size() - done);
             if (count < 0 && errno == EINTR) continue;
@@ -128,8 +132,8 @@ void write_and_rename(fs::path const& path, std::span<std::byte const> bytes) {
         }
         checked(::fsync(file.get()) == 0, "flush");
     }
-    checked(::rename(temporary.c_str(), path.c_str()) == 0, "rename into place");
-    File const directory(folder, O_RDONLY | O_DIRECTORY);
+    checked(::rename(temporary.c_str(), path.c_str()) == 0, "give its name to");
+    File const directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ::fsync(directory.get());  // EINVAL where a file system has no such thing; the file is whole in any case
 }
 

@@ -136,7 +136,9 @@ void check_ranges(Settings const& settings) {
     }
     // The engine of the epoch order takes 32 bits, as torch's CPU generator does.
     if (settings.seed > std::numeric_limits<std::uint32_t>::max() - settings.epochs)
-        problems.push_back(fmt::format("--seed is {}, seed + epochs must fit 32 bits", settings.seed));
+        problems.push_back(
+            fmt::format("--seed is {} and --epochs {}, their sum must fit 32 bits (at most {})",
+                        settings.seed, settings.epochs, std::numeric_limits<std::uint32_t>::max()));
     require(problems.empty(), ExitCode::usage, "{}", fmt::join(problems, "; "));
     if (settings.device == "cpu") require_possible_on_cpus(settings, ExitCode::usage);
 }
@@ -191,10 +193,11 @@ Settings resume_settings(Settings const& stored, Settings const& given,
         if (explicitly_given.contains(name)) (kind == SettingKind::result ? fixed : movable).insert(name);
     });
     std::vector<std::string> const conflicts = differences(stored, given, fixed);
-    require(conflicts.empty(), ExitCode::do_not_requeue,
-            "the run directory holds a run with other settings: {} (they decide the result, so a run keeps "
-            "them); leave the flags away to go on, or start a new run with another --run",
-            fmt::join(conflicts, "; "));
+    require(
+        conflicts.empty(), ExitCode::do_not_requeue,
+        "the run has other settings: {} (they decide the result, so a run keeps them); leave the flags away "
+        "to go on, or start a new run with another --run",
+        fmt::join(conflicts, "; "));
     require(!schedule_ends_with_run(stored) || !movable.contains("epochs") || given.epochs == stored.epochs,
             ExitCode::do_not_requeue,
             "--epochs {}, but the run's are {} (its {} schedule spreads the learning rate over them, so all "

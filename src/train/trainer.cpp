@@ -67,8 +67,10 @@ Trainer::Trainer(TrainerParts const& parts, LaunchOptions options, parallel::Rep
     parts_.communicator.agree([&] {
         if (!is_root()) return;
         indices_.open(options_.log_indices, std::ios::app);
-        require(indices_.is_open(), ExitCode::do_not_requeue, "cannot write to {} (--log-indices)",
-                options_.log_indices);
+        require(
+            indices_.is_open(), ExitCode::do_not_requeue,
+            "cannot append to --log-indices {}; give a file in a folder that exists and may be written to",
+            options_.log_indices);
     });
 }
 

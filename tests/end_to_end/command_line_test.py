@@ -3,6 +3,7 @@
 """The command line: help, versions, where a value comes from, what is refused, and the commands that train nothing."""
 
 import json
+import os
 import re
 import sys
 import tomllib
@@ -117,6 +118,16 @@ class UsageErrors(holdfast_run.TestCase):
         self.assert_fails(holdfast_run.run("supervise", "--np", 0, "--", "train"), 2, "--np is 0, must be at least 1\n")
         self.assertEqual(list(self.folder.iterdir()), [])
 
+    def test_number_with_too_many_digits(self):
+        many, file = "9" * 20, self.shared_folder / "many.toml"
+        file.write_text(f"epochs = {many}\n")
+        for arguments, env in ((["--epochs", many], {}), ([], {"HOLDFAST_EPOCHS": many}), (["--config", file], {})):
+            ended = holdfast_run.run("train", *arguments, env=env, cwd=self.folder)
+            self.assert_fails(ended, 2, f"--epochs is {many}, must fit 64 bits")
+        self.assert_fails(holdfast_run.run("bench", "--seed", f"-{many}"), 2, f"--seed is -{many}, must fit 64 bits")
+        self.assert_fails(holdfast_run.run("train", "--seed", 7, "--epochs", 2**32 - 7, cwd=self.folder), 2, "--seed is 7 and --epochs 4294967289")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_bad_value_of_a_launch_is_told_once(self):
         self.assert_refused_once(["train", "--batch-size", 0], "--batch-size is 0")
         self.assert_refused_once(["train", "--model", "resnet50"], "resnet50", "resnet34")
@@ -149,6 +160,10 @@ class UsageErrors(holdfast_run.TestCase):
         table = {"HOLDFAST_BATCHSIZE": "HOLDFAST_BATCH_SIZE", "HOLDFAST_EPOCH": "HOLDFAST_EPOCHS", "HOLDFAST_CIFAR_10": "HOLDFAST_CIFAR10"}
         for misspelt, meant in table.items():
             self.assert_refused_once(["train"], misspelt, f"did you mean {meant}?", env={misspelt: 1})
+        for name in ("HOLDFAST_WITH_CUDA", "HOLDFAST_X"):
+            ended = holdfast_run.run("train", env={name: 1}, cwd=self.folder)
+            self.assert_fails(ended, 2, f"{name} means nothing to Holdfast", "unset it")
+            self.assertNotIn("did you mean", ended.text)
         for command in (["info"], ["verify", self.folder], ["bench", "--steps", 1]):
             self.assert_fails(holdfast_run.run(*command, env={"HOLDFAST_SEDE": 1}, cwd=self.folder), 2, "HOLDFAST_SEED?")
         self.assertEqual(list(self.folder.iterdir()), [])
@@ -244,6 +259,37 @@ class OtherCommands(holdfast_run.TestCase):
         self.assertIn("4 steps in 2 epochs", ended.stdout)
         self.assertEqual(files_below(self.folder), before)
 
+    def test_what_cannot_be_written_is_found_before_anything_is(self):
+        run, file = self.folder / "run", self.folder / "regular-file"
+        file.write_text("kept\n")
+        long_name = self.folder / ("x" * 300)
+        bad_logs = {"/nonexistent/x": "No such file", "/proc/x": "No such file", file / "x": "Not a directory"}
+        bad_logs |= {self.folder: "Is a directory", long_name: "too long"}
+        table = [(["--run", run, "--log-indices", log], f"--log-indices {log}: ", reason) for log, reason in bad_logs.items()]
+        table.append((["--run", "/proc/x"], "cannot create the run directory /proc/x: ", "choose another --run"))
+        for arguments, *words in table:
+            for dry in (["--dry-run"], []):
+                with self.subTest(f"{arguments} {dry}"):
+                    ended = holdfast_run.run("train", *NARROW, "--epochs", 1, *arguments, *dry, cwd=self.folder)
+                    self.assert_fails(ended, 93, *words, "(errno ")
+                    self.assertNotIn("everything is in order", ended.text)
+        self.assertEqual(files_below(self.folder), {"regular-file": b"kept\n"})
+        self.assertEqual(list(self.folder.iterdir()), [file])
+
+    def test_trial_of_what_will_be_written_leaves_nothing(self):
+        log, empty = self.folder / "indices.jsonl", self.folder / "empty"
+        log.write_text("kept\n")
+        empty.mkdir()
+        for run, indices in ((empty, log), (self.folder / "new" / "run", empty / "new"), ("./new/", "new/indices.jsonl")):
+            self.run_ok("train", *NARROW, "--dry-run", "--run", run, "--log-indices", indices, ranks=2, cwd=self.folder)
+        self.assertEqual({path.name for path in self.folder.rglob("*")}, {"indices.jsonl", "empty"})
+        self.assertEqual(log.read_text(), "kept\n")
+        # A log in the run directory that the launch makes, and one that is no file.
+        flags = narrow(max_steps=1)
+        self.run_ok("train", *flags, "--run", "./new/", "--log-indices", "new/indices.jsonl", cwd=self.folder)
+        self.assertEqual(len((self.folder / "new" / "indices.jsonl").read_text().splitlines()), 5)
+        self.run_ok("train", *flags, "--run", "other", "--log-indices", "/dev/null", cwd=self.folder)
+
     def test_start_says_what_is_trained(self):
         ended = self.run_ok("train", *NARROW, "--dry-run", ranks=2, cwd=self.folder)
         for words in ("2 ranks on 1 hosts", "rank  host  device  cores  replicas", "synthetic (47 training images)", "./holdfast-run"):
@@ -270,6 +316,23 @@ class OtherCommands(holdfast_run.TestCase):
             self.assertIn(words, text)
         self.assertEqual(list(self.folder.iterdir()), [])
 
+    def test_memory_of_many_replicas(self):
+        """A rank holds as many gradients as the tree over its replicas is deep, not as many as it has replicas."""
+        flags = "bench --width 64 --model resnet18 --batch-size 1 --threads 1 --steps 1 --warm-up 0 --data synthetic:32 --device cpu".split()
+        gradient_mb = 11_173_962 * 4 / 1e6
+        program = ["taskset", "-c", str(min(os.sched_getaffinity(0))), holdfast_run.binary]  # one core: one replica at a time
+        pss_mb = {}
+        for replicas in (1, 16):
+            ended = holdfast_run.Launch([*program, *flags, "--replicas", replicas, "--json"], {}, self.folder).finish()
+            self.assertEqual(ended.code, 0, ended)
+            content = json.loads(ended.stdout)
+            self.assertEqual(content["slots"], 1)
+            pss_mb[replicas] = content["pss_mb"][0]
+        # 4 more for 16 leaves, and half of one as room: 3.5 were measured.
+        more = (pss_mb[16] - pss_mb[1]) / gradient_mb
+        self.assertLess(more, 4.5, pss_mb)
+        self.assertGreater(more, 1, f"they are not measured: {pss_mb}")
+
     def test_packed_images_train(self):
         packed, run = self.folder / "OUT.h5", self.folder / "run"
         ended = self.run_ok("pack", "synthetic:60", packed, "--quality", 95)
@@ -285,6 +348,12 @@ class OtherCommands(holdfast_run.TestCase):
     def test_pack_what_is_not_there(self):
         ended = holdfast_run.run("pack", self.folder / "missing", self.folder / "OUT.h5")
         self.assert_fails(ended, 93, "missing")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_pack_into_a_missing_folder(self):
+        out = self.folder / "missing" / "OUT.h5"
+        ended = holdfast_run.run("pack", "synthetic:20", out)
+        self.assert_fails(ended, 93, f"cannot create {out}: No such file", f"check that {out.parent} exists")
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_pack_replaces_nothing(self):

@@ -18,7 +18,7 @@ trap '"$hosts/up" down' EXIT
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for program; do
-    for slots in 1,1 2,2 1,3; do
+    for slots in 1,1 2,1 2,2 1,3; do
         first=${slots%,*} second=${slots#*,}
         echo "== $(basename "$program") on hosts of $first and $second ranks"
         "$mpiexec" --mca plm_rsh_agent "$hosts/rsh-agent" --mca btl self,vader,tcp --mca btl_tcp_if_include 10.78.0.0/24 \

@@ -124,6 +124,14 @@ class Launch:
                 raise AssertionError(f"still waiting for {what}: {self.finish(timeout_s=0)}")
             time.sleep(0.002)
 
+    def wait_for_message(self, text: str) -> None:
+        """Until stderr has it, or the launch ends."""
+        deadline = time.monotonic() + HANG_S
+        while self.process.poll() is None and text.encode() not in os.pread(self.output[1].fileno(), 1 << 20, 0):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"still waiting for '{text}': {self.finish(timeout_s=0)}")
+            time.sleep(0.002)
+
     def finish(self, timeout_s: float = HANG_S) -> Ended:
         try:
             code = self.process.wait(timeout_s)
@@ -143,7 +151,7 @@ class Launch:
         return ended
 
     def left_over(self, grace_s: float = 5) -> dict:
-        """Processes that outlived the launch by more than `grace_s`."""
+        """Processes that are still there after `grace_s`."""
         deadline = time.monotonic() + grace_s
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
