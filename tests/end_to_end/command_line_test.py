@@ -110,7 +110,7 @@ class UsageErrors(holdfast_run.TestCase):
         for words, wanted in table.items():
             with self.subTest(words):
                 flag, value = words.split()
-                ended = holdfast_run.run("train", flag, value, cwd=self.folder)
+                ended = holdfast_run.run("train", flag, value, "--dry-run", cwd=self.folder)
                 self.assert_fails(ended, 2, f"error: {flag} is {value}, must be {wanted}\n")
         variable = {"HOLDFAST_SAVE_EVERY_STEPS": "x"}
         self.assert_fails(holdfast_run.run("train", cwd=self.folder, env=variable), 2, "--save-every-steps is x")

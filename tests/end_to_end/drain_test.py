@@ -119,6 +119,55 @@ class DrainTest(holdfast_run.TestCaseWithUndisturbedRun):
         self.assert_same_result(run, undisturbed)
         self.run_ok("verify", run)
 
+    def held(self, path: str) -> dict:
+        """Environment in which fsync of paths that hold `path` hangs while self.hold exists."""
+        self.hold = self.folder / "hold"
+        shim = holdfast_run.binary.parents[1] / "tests" / "libheld_fsync.so"
+        return {"LD_PRELOAD": shim, "HELD_FSYNC_FILE": self.hold, "HELD_FSYNC_PATH": path}
+
+    def wait_until_held(self, launch: holdfast_run.Launch) -> None:
+        launch.wait_for("a file that hangs", Path(f"{self.hold}.entered").exists)
+
+    def test_signal_during_a_save(self):
+        run = self.folder / "run"
+        endless = narrow("synthetic:150", epochs=1000000, save_every_steps=1)
+        launch = self.start("train", *endless, "--run", run, ranks=3, env=self.held("/step-"))
+        launch.wait_for("step 5", lambda: last_step(run) >= 5)
+        pids = [pid for pid, rank in launch.processes().items() if rank == 1]
+        self.hold.touch()
+        self.wait_until_held(launch)
+        before = max(checkpoints(run))
+        os.kill(pids[0], signal.SIGUSR1)
+        step = -1
+        while last_step(run) != step:  # all ranks wait for the last save, which waits for the one that hangs
+            step = last_step(run)
+            time.sleep(0.5)
+        self.assertEqual(max(checkpoints(run)), before)
+        self.hold.unlink()
+        ended = launch.finish()
+        self.assertEqual(ended.code, 75, ended)
+        outcome = json.loads((run / "outcome.json").read_text())
+        self.assertEqual((outcome["code"], outcome["step"], max(checkpoints(run)), step), (75, step + 1, step + 1, last_step(run)))
+        self.run_ok("train", "--run", run, "--max-steps", step + 3, ranks=2)
+        self.run_ok("verify", run)
+
+    def test_signal_during_shutdown(self):
+        """Too late to stop anything: the run is finished."""
+        run = self.folder / "run"
+        flags = narrow(save_every_epochs=0)
+        env = self.held("outcome.json")
+        self.hold.touch()
+        launch = self.start("train", *flags, "--run", run, ranks=2, env=env)
+        self.wait_until_held(launch)
+        for pid, rank in launch.processes().items():
+            if rank is not None:
+                os.kill(pid, signal.SIGTERM)
+        self.hold.unlink()
+        ended = launch.finish()
+        self.assertEqual(ended.code, 0, ended)
+        self.assertEqual(json.loads((run / "outcome.json").read_text())["code"], 0)
+        self.assertEqual(launch.left_over(), {})
+
     def test_repeated_signals_change_nothing(self):
         run = self.folder / "run"
         launch = self.start("train", *LONG, "--run", run, ranks=2)
