@@ -47,6 +47,17 @@ constexpr std::string_view other_variables[] = {
     "HOLDFAST_LAUNCHER", "HOLDFAST_MODULE",         "HOLDFAST_PYTHON",      "HOLDFAST_ROOT",
     "HOLDFAST_SAMPLE",   "HOLDFAST_SUPERVISED_BY",  "HOLDFAST_TORCH"};
 
+bool is_named_by_variable(CLI::Option const& config) {
+    char const* const path = std::getenv(config.get_envname().c_str());
+    return path != nullptr && path == config.as<std::string>();
+}
+
+/// All commands that read a file, of which `command` is one.
+std::vector<CLI::App*> commands_with_a_file(CLI::App& command) {
+    return command.get_parent()->get_subcommands(
+        [](CLI::App* other) { return other->get_option_no_throw("--config") != nullptr; });
+}
+
 /// Insertions, deletions and replacements that turn one into the other (Levenshtein's distance).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> row(b.size() + 1);
@@ -216,21 +227,31 @@ void apply_config_file(CLI::App& command) {
     CLI::Option* const config = command.get_option_no_throw("--config");
     if (config == nullptr || config->count() == 0) return;
     std::string const path = config->as<std::string>();
+    std::vector<CLI::App*> readers{&command};
+    if (is_named_by_variable(*config)) readers = commands_with_a_file(command);
     std::set<std::string> keys;
     try {
         for (CLI::ConfigItem const& item : CLI::ConfigTOML().from_file(path)) {
             if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of a table's begin and end
-            require(item.parents.empty() || item.parents == std::vector<std::string>{command.get_name()},
-                    ExitCode::usage, "{}: unknown table [{}] (tables are named like the command: [{}])", path,
-                    item.parents.front(), command.get_name());
-            CLI::Option* const option = command.get_option_no_throw("--" + item.name);
-            require(option != nullptr && item.name != "config", ExitCode::usage,
+            auto const belongs_to = [&](CLI::App const* reader) {
+                return item.parents.empty() || item.parents == std::vector{reader->get_name()};
+            };
+            auto const takes = [&](CLI::App const* reader) {
+                return belongs_to(reader) && item.name != "config" &&
+                       reader->get_option_no_throw("--" + item.name) != nullptr;
+            };
+            require(std::ranges::any_of(readers, belongs_to), ExitCode::usage,
+                    "{}: unknown table [{}] (tables are named like the command: [{}])", path,
+                    item.parents.empty() ? "" : item.parents.front(), command.get_name());
+            require(std::ranges::any_of(readers, takes), ExitCode::usage,
                     "{}: unknown key '{}' (keys are the flags of 'holdfast {} --help' without dashes)", path,
                     item.name, command.get_name());
+            if (!takes(&command)) continue;
             require(item.inputs.size() == 1, ExitCode::usage, "{}: the key '{}' has {} values; give it one",
                     path, item.name, item.inputs.size());
             require(keys.insert(item.name).second, ExitCode::usage,
                     "{}: the key '{}' is there twice; give it once", path, item.name);
+            CLI::Option* const option = command.get_option("--" + item.name);
             if (option->count() > 0) continue;
             option->add_result(item.inputs);
             option->run_callback();

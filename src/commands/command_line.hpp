@@ -24,7 +24,8 @@ void require_known_environment(std::vector<CLI::App*> const& commands);
 void require_given_once(CLI::App& command);
 
 /// Sets the flags that neither command line nor environment have set from the TOML file given by --config, if any. Keys are flags
-/// without dashes, at the top or in a table named like the command. Throws Error(usage) for an unknown key or a bad value.
+/// without dashes, at the top or in a table named like the command. A file that HOLDFAST_CONFIG names is for all commands: what
+/// belongs to others is passed over. Throws Error(usage) for an unknown key or a bad value.
 void apply_config_file(CLI::App& command);
 
 /// The flags that were given by command line, environment or file.

@@ -175,19 +175,17 @@ class Supervisor {
         std::vector<std::string> arguments{"doctor", "--quick", "--device", train_.device};
         if (train_.explicitly_given.contains("replicas"))
             arguments.insert(arguments.end(), {"--replicas", train_.replicas});
-        std::vector<std::string> command = mpirun_command(ranks, arguments);
-        command[2].insert(0, "unset HOLDFAST_CONFIG; ");  // it has the flags of train
-        return command;
+        return mpirun_command(ranks, arguments);
     }
 
-    struct Preflight {
+    struct ShortRun {
         int code = 0;
         std::string text;
         bool timed_out = false;
     };
-    Preflight preflight(int ranks) {
+    ShortRun run_quickly(std::vector<std::string> const& command) {
         CapturedText const text;
-        ChildProcess mpirun(preflight_command(ranks), text.descriptor(), SIGKILL);
+        ChildProcess mpirun(command, text.descriptor(), SIGKILL);
         auto const end = Clock::now() + preflight_patience;
         while (!mpirun.exit_code() && !signals_.is_stop_requested()) {
             if (Clock::now() > end)
@@ -196,6 +194,15 @@ class Supervisor {
             signals_.wait(1s);
         }
         return {mpirun.exit_code().value_or(static_cast<int>(ExitCode::retry)), text.text()};
+    }
+
+    /// What fails so would fail again: no host and no resource of the launch takes part in it.
+    void require_working_mpirun() {
+        ShortRun const result = run_quickly({"/bin/sh", "-c", "exec " + options_.mpirun + " --version"});
+        require(result.code == 0 || result.timed_out || signals_.is_stop_requested(),
+                ExitCode::do_not_requeue,
+                "cannot run '{} --version' (code {}: {}); name an mpirun with --mpirun", options_.mpirun,
+                result.code, summary_of(result.text));
     }
 
     /// Where a run has no checkpoint yet, its first launch decides the number of replicas and of their threads: then a rank less
@@ -211,16 +218,16 @@ class Supervisor {
         int const fewest = fewest_ranks();
         int code = 0;
         for (int ranks = options_.np; ranks >= fewest; --ranks) {
-            Preflight const result = preflight(ranks);
+            ShortRun const result = run_quickly(preflight_command(ranks));
             if (signals_.is_stop_requested())
                 return {static_cast<int>(ExitCode::retry), "asked to stop before the launch", true};
             std::string const summary = summary_of(result.text);
             if (result.code == 0) {
                 if (summary.starts_with("warning: ")) say("{} ranks: {}", ranks, summary);
+                has_started_ = true;
                 return launch(ranks);
             }
-            require(result.code != 126 && result.code != 127, ExitCode::do_not_requeue,
-                    "cannot run '{}' ({}); name an mpirun with --mpirun", options_.mpirun, summary);
+            if (!has_started_ && ranks == options_.np && !result.timed_out) require_working_mpirun();
             say("{} ranks cannot start now (code {}): {}", ranks, result.code, summary);
             code = result.code;
             if (result.timed_out) break;  // a host does not answer, and would not for fewer ranks
@@ -302,6 +309,7 @@ class Supervisor {
     TrainFlags train_;
     std::vector<std::string> command_;
     std::string program_;
+    bool has_started_ = false;  ///< a launch of any ranks
     StopSignals signals_;
 };
 

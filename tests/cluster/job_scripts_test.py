@@ -18,6 +18,15 @@ def directives(script: Path) -> dict:
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(\S*)$", script.read_text(), re.MULTILINE))
 
 
+def install(prefix: str) -> None:
+    """A program that does nothing, and the scripts."""
+    for name in ("bin", "share/holdfast"):
+        (Path(prefix) / name).mkdir(parents=True)
+    (Path(prefix) / "share/holdfast/jobs").symlink_to(SOURCE / "jobs")
+    (Path(prefix) / "bin/holdfast").write_text("#!/bin/sh\n")
+    (Path(prefix) / "bin/holdfast").chmod(0o755)
+
+
 class JobScripts(unittest.TestCase):
     def test_directives(self):
         self.assertEqual([script.name for script in SCRIPTS], ["array.sbatch", "eval.sbatch", "train.sbatch"])
@@ -37,15 +46,25 @@ class JobScripts(unittest.TestCase):
 
     def test_started_without_slurm(self):
         with tempfile.TemporaryDirectory() as prefix:
-            for name in ("bin", "share/holdfast"):
-                (Path(prefix) / name).mkdir(parents=True)
-            (Path(prefix) / "share/holdfast/jobs").symlink_to(SOURCE / "jobs")
-            (Path(prefix) / "bin/holdfast").write_text("#!/bin/sh\n")
-            (Path(prefix) / "bin/holdfast").chmod(0o755)
+            install(prefix)
             for script in SCRIPTS:
                 ended = subprocess.run(["bash", script], env={"PATH": f"{prefix}/bin:/usr/bin:/bin"}, capture_output=True, text=True)
                 self.assertEqual(ended.returncode, 2, ended)
                 self.assertIn("submit the script with sbatch", ended.stderr, script)
+
+    def test_srun_is_told_the_cores_of_a_task(self):
+        """It does not take them over from the job."""
+        with tempfile.TemporaryDirectory() as prefix:
+            install(prefix)
+            srun = Path(prefix) / "bin/srun"
+            srun.write_text('#!/bin/sh\necho "$SRUN_CPUS_PER_TASK cores: $*"\n')
+            srun.chmod(0o755)
+            job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_SUBMIT_DIR": prefix}
+            for cores, given in (("1", {}), ("3", {"SLURM_CPUS_PER_TASK": "3"})):
+                env = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOLDFAST_LAUNCHER": "srun"} | job | given
+                ended = subprocess.run(["bash", SOURCE / "jobs/eval.sbatch"], env=env, capture_output=True, text=True)
+                self.assertEqual(ended.returncode, 0, ended)
+                self.assertIn(f"{cores} cores: --ntasks=5 --mpi=pmix", ended.stdout)
 
     def test_no_names_of_a_site(self):
         for file in (SOURCE / "jobs").iterdir():

@@ -270,6 +270,23 @@ class Essential(SlurmTest):
     def case_cancelled_under_mpirun(self):
         self.cancel("mpirun")
 
+    def case_finished_run_is_lengthened_and_killed(self):
+        """What its outcome.json says then is of the launch before."""
+        job = self.job("lengthened", nodes=1, env={"HOLDFAST_LAUNCHER": "srun"}, limits="max-steps = 10\n")
+        job.wait_until_state("COMPLETED")
+        self.assertEqual(job.outcome()["code"], 0)
+        job.limits.write_text("max-steps = 10000000\n")
+        job.submit()
+        job.wait_until_training()
+        job.end_at(100)
+        job.kill([0, 1])
+        job.wait_until_said(r"(?s)ended with code 0$.* ended with code \d+$")
+        self.assertTrue(job.said("ended with code 137$"), job)
+        job.wait_until_state("COMPLETED")
+        self.assertEqual(self.lab.job(job.id)["Restarts"], "1", job)
+        self.assertEqual(job.outcome()["code"], 0)
+        self.assert_same_result(job.run_dir, self.undisturbed_until(max(checkpoints(job.run_dir)), 0))
+
     def case_max_restarts_and_going_on_by_hand(self):
         job = self.job("by 'hand' $HOME", nodes=1, env={"HOLDFAST_MAX_RESTARTS": 0})
         job.wait_until_training()

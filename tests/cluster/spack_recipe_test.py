@@ -213,9 +213,17 @@ class AgreesWithCMake(unittest.TestCase):
         newest = re.search(rf"tested with {re.escape(oldest)} to ([\d.]+)\)", torch)[1]
         self.assertEqual(ours["py-torch"], f"{oldest}:{newest}")
 
-    def test_version_of_the_project(self):
-        project = re.search(r"project\(holdfast VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
-        self.assertEqual([args[0] for name, args, _ in calls if name == "version"], ["main", project])
+    def test_versions_are_there(self):
+        """A release is offered where the repository has its tag: without it the source could not be fetched."""
+        versions = {args[0]: kwargs for name, args, kwargs in calls if name == "version"}
+        self.assertEqual(versions.pop("main"), {"branch": "main"})
+        for version, source in versions.items():
+            self.assertEqual(source, {"tag": f"v{version}"})
+        if (SOURCE / ".git").exists() and shutil.which("git"):
+            tags = subprocess.run(["git", "-C", SOURCE, "tag"], text=True, capture_output=True, check=True).stdout.split()
+            self.assertLessEqual({f"v{version}" for version in versions}, set(tags))
+            project = re.search(r"project\(holdfast VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
+            self.assertEqual(project in versions, f"v{project}" in tags)
 
     def test_every_option_is_a_variant(self):
         options = set(re.findall(r"\boption\((\w+)", "".join(file.read_text() for file in cmake_files())))

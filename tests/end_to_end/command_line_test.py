@@ -232,6 +232,23 @@ class WhereValuesComeFrom(holdfast_run.TestCase):
         refused = holdfast_run.run("train", "--run", run, "--max-steps", 2, "--config", file, ranks=2)
         self.assert_fails(refused, 93, "seed is 1 there and 9 here")
 
+    def test_file_of_the_variable_is_for_all_commands(self):
+        run = self.folder / "run"
+        text = "batch-size = 3\nsave-every-steps = 5\nlimit-test = 4\n[train]\nlr = 0.3\n[eval]\njson = true\nlimit-test = 3\n"
+        env = {"HOLDFAST_CONFIG": self.file(text.replace("limit-test = 4\n", ""))}
+        self.assertEqual(self.printed(env=env)["lr"], 0.3)
+        self.run_ok("train", *narrow(max_steps=1, lr=0.3), "--run", run, env=env)
+        self.assertEqual(json.loads(self.run_ok("eval", run, env=env).stdout)["test_count"], 3)
+        for command in (["info"], ["inspect", run], ["verify", run], ["doctor", "--quick"]):
+            self.run_ok(*command, env=env)
+        refused = holdfast_run.run("info", "--config", env["HOLDFAST_CONFIG"])
+        self.assert_fails(refused, 2, "unknown key 'batch-size'")
+        self.assert_fails(holdfast_run.run("eval", run, env={"HOLDFAST_CONFIG": self.file(text)}), 2, "'limit-test' is there twice")
+        table = {"save-every-step = 5": "save-every-step", "[trian]\nlr = 1": "trian", "[eval]\nlr = 1": "lr", "np = 2": "np", "[supervise]\nnp = 2": "supervise"}
+        for text, word in table.items():
+            with self.subTest(text):
+                self.assert_fails(holdfast_run.run("info", env={"HOLDFAST_CONFIG": self.file(text + "\n")}), 2, "unknown", word)
+
     def test_printed_configuration_can_be_read_back(self):
         run = self.folder / "run"
         arguments = [*narrow(progress="always", lr="1e-3", save_every_steps=2, keep=7), "--run", run, "--epochs", 1]

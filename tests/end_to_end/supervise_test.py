@@ -73,6 +73,14 @@ class SuperviseTest(holdfast_run.TestCase):
         """The ranks of each."""
         return [int(n) for n in re.findall(r"(?m)^supervise: started (\d+) ranks", ended.stdout)]
 
+    def assert_goes_on_as_if_undisturbed(self, ranks: int) -> None:
+        """An endless run that has been asked to stop."""
+        flags = [*ENDLESS, "--max-steps", max(checkpoints(self.run_dir)) + 2]
+        undisturbed = self.folder / "undisturbed"
+        self.run_ok("train", *flags, "--run", undisturbed, ranks=2)
+        self.finish(self.supervise(train=flags, np=ranks), 0)
+        self.assert_same_result(self.run_dir, undisturbed)
+
     def finish(self, launch: holdfast_run.Launch, code: int, timeout_s: float = holdfast_run.HANG_S) -> holdfast_run.Ended:
         ended = launch.finish(timeout_s)
         self.assertEqual(ended.code, code, ended)
@@ -123,12 +131,7 @@ class Restarts(SuperviseTest, holdfast_run.TestCaseWithUndisturbedRun):
         self.assertEqual(self.ranks_started(ended), [4, 2, 4], ended)
         self.assertRegex(ended.stdout, r"4 ranks cannot start now \(code 1\): There are not enough slots")
         self.assertIn("3 ranks cannot start now", ended.stdout)
-        step = max(checkpoints(self.run_dir))
-        undisturbed = self.folder / "undisturbed"
-        self.run_ok("train", *ENDLESS, "--max-steps", step + 2, "--run", undisturbed, ranks=2)
-        launch = self.supervise(train=[*ENDLESS, "--max-steps", step + 2])
-        self.finish(launch, 0)
-        self.assert_same_result(self.run_dir, undisturbed)
+        self.assert_goes_on_as_if_undisturbed(ranks=4)
 
     def test_what_lingers_is_killed(self):
         scripts = {"mpirun": f'{MPIRUN} "$@"; sleep 1000', "a rank": f'sleep 1000 & exec {MPIRUN} "$@"'}
@@ -213,7 +216,14 @@ class Ends(SuperviseTest):
 
     def test_no_mpirun(self):
         ended = self.finish(self.supervise(mpirun="no-such-mpirun"), 93)
-        self.assertIn("cannot run 'no-such-mpirun'", ended.stdout)
+        self.assertIn("cannot run 'no-such-mpirun --version'", ended.stdout)
+
+    def test_no_mpirun_at_all(self):
+        for mpirun, word in (("mpirun 'x", "(code 2: /bin/sh: "), ("false", "(code 1: ")):
+            with self.subTest(mpirun):
+                ended = self.finish(self.supervise(mpirun=mpirun), 93)
+                self.assertEqual(len(self.events(ended)), 1, ended)
+                self.assertIn(f"cannot run '{mpirun} --version' {word}", ended.stdout)
 
 
 class Stops(SuperviseTest):
@@ -233,6 +243,19 @@ class Stops(SuperviseTest):
                 self.assert_saved(ended)
                 self.assertEqual(self.ranks_started(ended), [2], ended)
                 self.assertIn(f"got {number.name[3:]}: ", ended.stdout)
+
+    def test_hang_up_under_nohup(self):
+        program = [holdfast_run.binary, "supervise", "--np", 1, "--mpirun", MPIRUN, "--", "train", *ENDLESS, "--run", self.run_dir]
+        launch = holdfast_run.Launch(["nohup", *program], {}, self.folder)
+        self.addCleanup(launch.kill)
+        self.wait_for_ranks(launch, 1)
+        launch.process.send_signal(signal.SIGHUP)
+        step = last_step(self.run_dir)
+        launch.wait_for("more steps", lambda: last_step(self.run_dir) >= step + 100)
+        launch.process.send_signal(signal.SIGTERM)
+        ended = self.finish(launch, 75)
+        self.assertNotIn("got HUP", ended.stdout)
+        self.assertIn("got TERM: ", ended.stdout)
 
     def test_signal_before_the_launch_is_ready(self):
         launch = self.supervise(np=2)
@@ -303,6 +326,7 @@ class Stops(SuperviseTest):
         ended = self.finish(launch, 75)
         self.assert_saved(ended)
         self.assertIn("got INT: ", ended.stdout)
+        self.assert_goes_on_as_if_undisturbed(ranks=2)
 
     def test_second_interrupt_in_a_terminal(self):
         launch, terminal = self.in_terminal(2)
@@ -401,7 +425,7 @@ class CommandLine(SuperviseTest):
         """The run is asked to stop in its folder, which has a name that a shell would take apart."""
         self.run_dir = self.folder / "it's my run; $HOME"
         config = self.folder / "a config.toml"
-        config.write_text(f'run = "{self.run_dir.name}"\n')
+        config.write_text(f'run = "{self.run_dir.name}"\nsave-every-epochs = 7\n')
         env = {"HOLDFAST_MPIRUN": MPIRUN, "HOLDFAST_NP": 1, "HOLDFAST_CONFIG": config.name}
         launch = self.start("supervise", "--", "train", *ENDLESS, env=env, cwd=self.folder)
         self.wait_for_ranks(launch, 1)

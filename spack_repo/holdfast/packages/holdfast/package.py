@@ -18,7 +18,6 @@ class Holdfast(CMakePackage, CudaPackage):
     license("Apache-2.0")
 
     version("main", branch="main")
-    version("0.1.0", tag="v0.1.0")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
