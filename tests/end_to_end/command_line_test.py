@@ -284,8 +284,8 @@ class OtherCommands(holdfast_run.TestCase):
         bad_logs |= {self.folder: "Is a directory", long_name: "too long"}
         table = [(["--run", run, "--log-indices", log], f"--log-indices {log}: ", reason) for log, reason in bad_logs.items()]
         table.append((["--run", "/proc/x"], "cannot create the run directory /proc/x: ", "choose another --run"))
-        for arguments, *words in table:
-            for dry in (["--dry-run"], []):
+        for number, (arguments, *words) in enumerate(table):
+            for dry in (["--dry-run"], [])[: 2 if number == 0 else 1]:  # a real launch tries the same
                 with self.subTest(f"{arguments} {dry}"):
                     ended = holdfast_run.run("train", *NARROW, "--epochs", 1, *arguments, *dry, cwd=self.folder)
                     self.assert_fails(ended, 93, *words, "(errno ")
