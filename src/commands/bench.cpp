@@ -171,10 +171,11 @@ ExitCode run_bench(BenchOptions options, Arguments& arguments) {
     Steps const steps = run_steps(world, options, engine, *sets.train);
     bool const has_device_memory = device.compute.has_device_memory();
     std::vector<double> const pss = all_gather(world, pss_mb());
-    std::vector<double> const device_memory =
-        all_gather(world, static_cast<double>(cuda::device_memory_in_use()) / 1e6);
+    std::vector<double> device_memory;
     std::vector<double> reduce_ms;
-    if (!has_device_memory)
+    if (has_device_memory)
+        device_memory = all_gather(world, static_cast<double>(cuda::device_memory_in_use()) / 1e6);
+    else
         reduce_ms = all_reduce_ms(world, engine.exchange(), engine.network().layout.num_floats);
     world.barrier();
     train::MatmulRate const matmul = train::measure_matmul_rate(engine.slots(), device.compute);
