@@ -157,7 +157,7 @@ TEST_F(CheckpointStoreTest, NeverStartsFreshWhereAllAreDamaged) {
 TEST_F(CheckpointStoreTest, NewerFormatStopsTheScan) {
     commit(1);
     auto bytes = file_of_step(2);
-    bytes[bytes.size() - 56] = std::byte{3};
+    bytes[bytes.size() - 56] = std::byte{format_version + 1};
     test::recompute_digest(bytes);
     write_bytes(store.path_of(2), bytes);
     auto const [code, message] = error_of([&] { newest(DamagedFiles::quarantine); });
