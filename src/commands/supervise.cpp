@@ -338,8 +338,8 @@ ExitCode run_supervise(SuperviseOptions const& options, Arguments const& argumen
                 "start it "
                 "without");
     std::vector<char*> command = supervised_command(arguments);
-    std::vector<char*> whole{arguments.argv[0]};
-    whole.insert(whole.end(), command.begin(), command.end());
+    std::vector<char*> whole = command;
+    whole.insert(whole.begin(), arguments.argv[0]);
     auto const train = read_train_flags({static_cast<int>(whole.size()), whole.data()});
     if (auto const* const code = std::get_if<ExitCode>(&train)) return *code;
     Supervisor supervisor(options, std::get<TrainFlags>(train), {command.begin(), command.end()});
