@@ -48,25 +48,27 @@ def torch_rates_over_the_run(schedule: str, lr: float, num_steps: int, warmup_st
     return rates
 
 
+def our_rates(holdfast, folder: Path, run: Path, **flags) -> list[float]:
+    """Of every step of a run on 8 images."""
+    holdfast.train(
+        data=folder / "data",
+        run=run,
+        model="resnet18",
+        width=1,
+        threads=1,
+        epochs=NUM_EPOCHS,
+        limit_train=8,
+        limit_test=2,
+        **flags,
+    )
+    return [row["lr"] for row in holdfast_program.read_steps(run)]
+
+
 def check_over_the_run(holdfast, comparison, folder: Path) -> None:
     """Three steps an epoch."""
     for schedule in ("cosine", "one-cycle"):
-        run = folder / schedule
-        holdfast.train(
-            data=folder / "data",
-            run=run,
-            model="resnet18",
-            width=1,
-            threads=1,
-            batch_size=3,
-            epochs=NUM_EPOCHS,
-            limit_train=8,
-            limit_test=2,
-            lr=0.3,
-            lr_schedule=schedule,
-            warmup_epochs=2,
-        )
-        ours = [row["lr"] for row in holdfast_program.read_steps(run)]
+        flags = {"batch_size": 3, "lr": 0.3, "lr_schedule": schedule, "warmup_epochs": 2}
+        ours = our_rates(holdfast, folder, folder / schedule, **flags)
         theirs = torch_rates_over_the_run(schedule, 0.3, 3 * NUM_EPOCHS, 2 * 3)
         worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
         comparison.check(f"{schedule}, {len(ours)} steps", worst <= 1e-14, f"differ by up to {worst:g}")
@@ -79,22 +81,8 @@ def main() -> None:
         folder = Path(name)
         cifar_binary.write_random_set(folder / "data", num_train=8, num_test=2)
         for number, (lr, step_size, gamma) in enumerate(SCHEDULES):
-            run = folder / str(number)
-            holdfast.train(
-                data=folder / "data",
-                run=run,
-                model="resnet18",
-                width=1,
-                threads=1,
-                batch_size=8,
-                epochs=NUM_EPOCHS,
-                limit_train=8,
-                limit_test=2,
-                lr=lr,
-                lr_step_size=step_size,
-                lr_gamma=gamma,
-            )
-            ours = [row["lr"] for row in holdfast_program.read_steps(run)]
+            flags = {"batch_size": 8, "lr": lr, "lr_step_size": step_size, "lr_gamma": gamma}
+            ours = our_rates(holdfast, folder, folder / str(number), **flags)
             theirs = torch_rates(lr, step_size, gamma)
             comparison.check(
                 f"lr {lr}, x {gamma} every {step_size} epochs", ours == theirs, f"{ours} and {theirs}"
