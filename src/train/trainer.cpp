@@ -317,8 +317,8 @@ void Trainer::collective_save() {
         if (run == nullptr) return;
         finish_older_save(*run);
         if (!run->holds(parts_.state)) run->save(parts_.state);
-        parts_.training_step
-            .fetch_state();  // a save is not made from it, but who reports the end looks at it
+        // A save is not made from it, but who reports the end looks at it.
+        parts_.training_step.fetch_state();
     });
 }
 
