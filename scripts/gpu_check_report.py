@@ -104,6 +104,8 @@ def bench_of(out: Path) -> dict[int, dict]:
             bench["step_median_ms"] = statistics.median(bench["step_ms"])
             waits = bench["parts"]["data_wait_ms"]
             bench["data_wait"] = statistics.median(waits) / bench["step_median_ms"]
+            at_work = sum(bench["parts"]["compute_ms"]) + sum(bench["parts"]["exchange_ms"])
+            bench["idle"] = 1 - at_work / sum(bench["step_ms"])
             found[bench["batch_size"]] = bench
     return dict(sorted(found.items()))
 
@@ -131,6 +133,7 @@ def goals(bench: dict, pytorch: dict, runs: dict) -> list[dict]:
     add("images/s at 512 to 1024", max(speeds, default=None), at_least=80000)
     waits = [of_size["data_wait"] for of_size in bench.values()]
     add("waiting for data / step", max(waits, default=None), at_most=0.03)
+    add("GPU idle / step", max((of_size["idle"] for of_size in bench.values()), default=None), at_most=0.03)
     tutorial, strong = runs["tutorial"], runs["strong"]
     add("tutorial recipe, 15 epochs [s]", tutorial and tutorial["training_s"], at_most=20)
     add("strong recipe, test accuracy", strong and strong["test_accuracy"], at_least=0.9)

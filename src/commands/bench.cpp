@@ -102,8 +102,10 @@ Steps run_steps(parallel::Communicator const& world, BenchOptions const& options
     for (std::int64_t step = 0; step < num_steps; ++step) {
         auto const start = std::chrono::steady_clock::now();
         data::StepBatch const& batch = loader.next();
-        train::StepResult const result = engine.training_step().run(
-            batch, images.shape(), train::sgd_rates(settings, settings.lr, step), false);
+        double const wait_s = loader.last_wait_s();
+        train::StepResult const result =
+            engine.training_step().run(batch, images.shape(), train::sgd_rates(settings, settings.lr, step),
+                                       false, [&] { return loader.look_ahead(); });
         double const elapsed_ms = seconds_since(start) * 1e3;
         if (step == 0) steps.start_to_first_step_s = report::seconds_since_exec();
         steps.losses.push_back(result.loss);
@@ -112,7 +114,7 @@ Steps run_steps(parallel::Communicator const& world, BenchOptions const& options
         steps.step_ms.push_back(elapsed_ms);
         steps.compute_ms.push_back(result.compute_s * 1e3);
         steps.exchange_ms.push_back(result.exchange_s * 1e3);
-        steps.wait_ms.push_back(loader.last_wait_s() * 1e3);
+        steps.wait_ms.push_back(wait_s * 1e3);
     }
     return steps;
 }

@@ -167,7 +167,7 @@ bool collective_compute(Communicator const& world, Preparation const& ready, tra
         train::StepResult const result = engine.training_step().run(
             loader.next(), ready.sets.train->shape(),
             train::sgd_rates(settings, optim::learning_rate_at(schedule, state.step), state.step),
-            stop_signal() != 0);
+            stop_signal() != 0, [&] { return loader.look_ahead(); });
         state.step += 1;
         if (result.stop_requested && state.step < end) return false;
     }

@@ -155,16 +155,23 @@ void Stream::synchronize() const {
     cuda_check(cudaStreamSynchronize(native(*this)), "cudaStreamSynchronize");
 }
 
-Event::Event() {
+Event::Event(EventTime time) {
     cudaEvent_t event = nullptr;
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    unsigned const flags = time == EventTime::kept ? cudaEventDefault : cudaEventDisableTiming;
+    cuda_check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
     handle_ = event;
 }
 
 Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(handle_)); }
 
 void Event::record(Stream const& stream) {
-    cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(handle_), native(stream)), "cudaEventRecord");
+    // What is recorded without the flag while a graph is made exists within that graph only; the flag is for graphs only.
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda_check(cudaStreamIsCapturing(native(stream), &status), "cudaStreamIsCapturing");
+    unsigned const flags =
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+    cuda_check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(handle_), native(stream), flags),
+               "cudaEventRecordWithFlags");
 }
 
 void Event::make_wait(Stream const& stream) const {
@@ -174,6 +181,14 @@ void Event::make_wait(Stream const& stream) const {
 
 void Event::synchronize() const {
     cuda_check(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)), "cudaEventSynchronize");
+}
+
+double Event::seconds_since(Event const& earlier) const {
+    float milliseconds = 0;
+    cuda_check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_),
+                                    static_cast<cudaEvent_t>(handle_)),
+               "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) * 1e-3;
 }
 
 bool Event::is_reached() const {

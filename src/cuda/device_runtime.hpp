@@ -46,17 +46,22 @@ class Stream {
     void* handle_ = nullptr;
 };
 
+enum class EventTime { unknown, kept };
+
 /// A point in a stream that another stream or the host can wait for.
 class Event {
   public:
-    Event();
+    explicit Event(EventTime time = EventTime::unknown);
     ~Event();
     Event(Event const&) = delete;
     Event& operator=(Event const&) = delete;
+    /// Within the work of a Graph, in its stream, each launch records it; who waits for it after a launch waits for that one.
     void record(Stream const& stream);
     void make_wait(Stream const& stream) const;  ///< what comes later in `stream` waits for the point
     void synchronize() const;                    ///< the host waits; at once if nothing was recorded
     bool is_reached() const;
+    /// Both were reached and keep their time: by the device's clock. On the host, that of record().
+    double seconds_since(Event const& earlier) const;
 
   private:
     void* handle_ = nullptr;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -80,8 +82,9 @@ SharedQueue queue_of(Stream const& stream) {
 
 /// What an event has recorded: `queue` has done so much. No queue: reached.
 struct Point {
-    SharedQueue queue;
+    SharedQueue queue{};
     std::uint64_t num_done = 0;
+    std::chrono::steady_clock::time_point recorded = std::chrono::steady_clock::now();
 
     void reach() const {
         if (queue) queue->run_until(num_done);
@@ -116,7 +119,8 @@ void use_device(int) {}
 Stream::Stream(StreamPriority) : handle_(g_defer ? static_cast<HostQueue*>(new Deferred) : nullptr) {}
 
 Stream::~Stream() {
-    synchronize();
+    // As DeviceFloats of a GPU: what is queued may wait for a lost peer.
+    if (std::uncaught_exceptions() == 0) synchronize();
     delete deferred_of(*this);
 }
 
@@ -124,13 +128,20 @@ void Stream::synchronize() const {
     if (SharedQueue const queue = queue_of(*this)) queue->run_all();
 }
 
-Event::Event() : handle_(new Point) {}
+Event::Event(EventTime) : handle_(new Point) {}
 Event::~Event() { delete static_cast<Point*>(handle_); }
 
 void Event::record(Stream const& stream) {
     Lock const lock(g_mutex);
     SharedQueue const queue = queue_of(stream);
     *static_cast<Point*>(handle_) = queue != nullptr ? Point{queue, queue->num_queued()} : Point{};
+}
+
+double Event::seconds_since(Event const& earlier) const {
+    Lock const lock(g_mutex);
+    return std::chrono::duration<double>(static_cast<Point*>(handle_)->recorded -
+                                         static_cast<Point*>(earlier.handle_)->recorded)
+        .count();
 }
 
 void Event::make_wait(Stream const& stream) const {

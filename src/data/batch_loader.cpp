@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/seconds_since.hpp"
 #include "cuda/augmentation.hpp"
 
 namespace holdfast::data {
@@ -83,7 +84,8 @@ struct BatchLoader::State {
     StepBatch back;
 
     StepBatch front;
-    std::int64_t next_step;
+    bool is_front_ahead = false;  ///< next() has not returned it yet
+    std::int64_t next_step;       ///< of the batch that comes to the front next
     double last_wait_s = 0;
     std::thread thread;
 
@@ -102,6 +104,7 @@ struct BatchLoader::State {
     /// The sample as it is seen in `epoch`; valid until the next call.
     std::span<std::uint8_t const> read(std::int64_t sample, std::int64_t epoch);
     void run();
+    void bring_next_to_front();
 };
 
 std::span<std::uint8_t const> BatchLoader::State::read(std::int64_t sample, std::int64_t epoch) {
@@ -185,24 +188,37 @@ BatchLoader::~BatchLoader() {
     state_->thread.join();
 }
 
-StepBatch const& BatchLoader::next() {
-    State& state = *state_;
+void BatchLoader::State::bring_next_to_front() {
     // Would wait for ever otherwise, and that on one rank only.
-    require(state.next_step < state.plan.end_step, ExitCode::internal_error,
-            "batch of step {} asked for, but the loader was planned for steps [{}, {})", state.next_step,
-            state.plan.first_step, state.plan.end_step);
+    require(next_step < plan.end_step, ExitCode::internal_error,
+            "batch of step {} asked for, but the loader was planned for steps [{}, {})", next_step,
+            plan.first_step, plan.end_step);
     auto const start = std::chrono::steady_clock::now();
     {
-        std::unique_lock lock(state.mutex);
-        state.changed.wait(lock, [&] { return state.filled; });
-        if (state.error) std::rethrow_exception(state.error);  // and again at every further call
-        std::swap(state.front, state.back);
-        state.filled = false;
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return filled; });
+        if (error) std::rethrow_exception(error);  // and again at every further call
+        std::swap(front, back);
+        filled = false;
     }
-    state.changed.notify_all();
-    state.last_wait_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    ++state.next_step;
-    return state.front;
+    changed.notify_all();
+    last_wait_s = seconds_since(start);
+    ++next_step;
+}
+
+StepBatch const& BatchLoader::next() {
+    if (!std::exchange(state_->is_front_ahead, false)) state_->bring_next_to_front();
+    return state_->front;
+}
+
+StepBatch const* BatchLoader::look_ahead() {
+    State& state = *state_;
+    if (!state.is_front_ahead) {
+        if (state.next_step == state.plan.end_step) return nullptr;
+        state.bring_next_to_front();
+        state.is_front_ahead = true;
+    }
+    return &state.front;
 }
 
 double BatchLoader::last_wait_s() const { return state_->last_wait_s; }

@@ -77,9 +77,12 @@ class BatchLoader {
     BatchLoader(BatchLoader const&) = delete;
     BatchLoader& operator=(BatchLoader const&) = delete;
 
-    /// The batch of the next step; valid until the next call. Rethrows what went wrong in the loading thread.
+    /// The batch of the next step; valid until the next call of this or look_ahead(). Rethrows what went wrong in the loading
+    /// thread.
     StepBatch const& next();
-    /// Seconds the last next() had to wait.
+    /// What next() will return, valid as long; null after the last step.
+    StepBatch const* look_ahead();
+    /// Seconds that next() or look_ahead(), whichever came first, waited for the last batch.
     double last_wait_s() const;
 
   private:

@@ -23,6 +23,12 @@ namespace holdfast::parallel {
 /// Receives the finished sum of elements [offset, offset + sum.size()).
 using Consume = std::function<void(std::size_t offset, std::span<float const> sum)>;
 
+/// Elements [begin, end) of a leaf.
+struct FloatRange {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+};
+
 class GradientExchange {
   public:
     virtual ~GradientExchange() = default;
@@ -34,13 +40,17 @@ class GradientExchange {
     /// Collective. Called when the plan's actions are done on this rank. On return every element of the sum
     /// has been consumed exactly once on each host, by one of its ranks (or on every rank, where ranks share
     /// nothing), and what the consumers wrote into host-shared memory is visible to all ranks of the host;
-    /// buffers may be written again.
+    /// buffers may be written again. In device memory all of this is queued on return, and done after wait().
     virtual void reduce(Consume const& consume) = 0;
+    /// Between a reduce() and the next. What was queued behind the reduce(), as the next step's gradients, is
+    /// not waited for.
+    virtual void wait() {}
 
-    /// This step's last replica of this rank has queued the work that gives elements [begin, end) of its leaf
-    /// their final value; each element is told of once, or not at all. An exchange may begin with what is
-    /// complete before reduce() is called.
-    virtual void written(std::size_t /*begin*/, std::size_t /*end*/) {}
+    /// Parts of a leaf that can be exchanged while the others are still computed, in this order.
+    virtual std::span<FloatRange const> early_parts() const { return {}; }
+    /// In `stream` is queued what gives the next of early_parts() its final value, in the leaf of this step's
+    /// last replica of this rank. A rank need not tell; then reduce() begins with all parts.
+    virtual void early_part_written(cuda::Stream const& /*stream*/) {}
 
     /// What went wrong behind the back of the thread that calls reduce(), in words that last; null if nothing. Any
     /// thread may ask, at any time; asking allocates nothing.
@@ -71,8 +81,8 @@ struct ExchangeConfig {
     Reduction reduction = Reduction::exact;  ///< of gradients in device memory; in host memory always exact
     cuda::Stream const* device_stream =
         nullptr;  ///< of the device that holds the gradients; null: host memory
-    /// Elements [0, num_early_floats) of a leaf may be told of by written(); the rest is complete when reduce()
-    /// is called.
+    /// early_parts() lie in [0, num_early_floats): a backward pass that fills this range from its end has them
+    /// long before the rest.
     std::size_t num_early_floats = 0;
 };
 

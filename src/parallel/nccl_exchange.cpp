@@ -2,6 +2,7 @@
 #include "parallel/nccl_exchange.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <thread>
 
 #include "parallel/host_gradients.hpp"
@@ -54,13 +55,16 @@ void NcclExchange::make_buckets(std::size_t bucket_floats, std::size_t num_early
     std::size_t const full = round_up(std::max(bucket_floats, unit), unit);
     std::size_t const end = round_up(num_floats_, unit);
     for (std::size_t begin = 0; begin < end; begin += full) {
-        std::size_t const size = std::min(full, end - begin);
-        buckets_.push_back({begin, size, size, begin + size <= num_early_floats});
+        buckets_.push_back({begin, std::min(full, end - begin)});
     }
-    // The backward pass fills a gradient from its end.
-    std::stable_sort(buckets_.begin(), buckets_.end(), [](Bucket const& a, Bucket const& b) {
-        return a.begins_before_reduce != b.begins_before_reduce ? a.begins_before_reduce : a.begin > b.begin;
+    // The backward pass fills the early ones from their end.
+    auto const late = std::find_if(buckets_.begin(), buckets_.end(), [&](Bucket const& bucket) {
+        return bucket.begin + bucket.size > num_early_floats;
     });
+    std::reverse(buckets_.begin(), late);
+    if (is_alone()) return;
+    for (auto bucket = buckets_.begin(); bucket != late; ++bucket)
+        early_parts_.push_back({bucket->begin, bucket->begin + bucket->size});
 }
 
 NcclExchange::MemoryPlan NcclExchange::memory_plan(std::vector<BufferPlan> const& plans) const {
@@ -93,34 +97,27 @@ float* NcclExchange::buffer_data(int index) const {
 
 std::span<float> NcclExchange::buffer(int index) { return {buffer_data(index), num_floats_}; }
 
-void NcclExchange::written(std::size_t begin, std::size_t end) {
-    for (Bucket& bucket : buckets_) {
-        std::size_t const from = std::max(begin, bucket.begin);
-        std::size_t const to = std::min(end, bucket.begin + bucket.size);
-        if (from < to) bucket.missing -= to - from;
-    }
-    // All ranks exchange in one order, whatever a rank has first.
-    while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].begins_before_reduce &&
-           buckets_[next_bucket_].missing == 0)
-        begin_next_bucket();
+void NcclExchange::early_part_written(cuda::Stream const& stream) {
+    assert(next_bucket_ < early_parts_.size());
+    begin_next_bucket(stream);
 }
 
 void NcclExchange::reduce(Consume const& consume) {
     tell_waiting(false);
-    while (next_bucket_ < buckets_.size()) begin_next_bucket();
+    while (next_bucket_ < buckets_.size()) begin_next_bucket(stream_);
     next_bucket_ = 0;
-    for (Bucket& bucket : buckets_) bucket.missing = bucket.size;
+    gradient_is_written_.record(stream_);
     exchanged_.record(exchange_stream_);
-    if (written_.is_reached()) tell_waiting(true);
+    if (gradient_is_written_.is_reached()) tell_waiting(true);
     exchanged_.make_wait(stream_);
     consume(0, {sum(), num_floats_});
-    wait();
+    done_.record(stream_);
 }
 
-void NcclExchange::begin_next_bucket() {
+void NcclExchange::begin_next_bucket(cuda::Stream const& stream) {
     Bucket const& bucket = buckets_[next_bucket_++];
-    written_.record(stream_);
-    written_.make_wait(exchange_stream_);
+    bucket_is_written_.record(stream);
+    bucket_is_written_.make_wait(exchange_stream_);
     add_last_siblings(bucket);
     if (is_alone()) return;
     if (reduction_ == Reduction::exact)
@@ -178,14 +175,14 @@ void NcclExchange::gather_fast_sum(Bucket const& bucket) {
 }
 
 void NcclExchange::wait() {
-    done_.record(stream_);
     bool is_waiting = false;
+    tell_waiting(is_waiting);
     while (true) {
         bool const is_done = done_.is_reached();
         // After an error the GPU may never get there; what it computed, if it did, is not the sum.
         nccl_.require_no_trouble();
         if (is_done) return;
-        if (!is_waiting && written_.is_reached()) tell_waiting(is_waiting = true);
+        if (!is_waiting && gradient_is_written_.is_reached()) tell_waiting(is_waiting = true);
         std::this_thread::yield();
     }
 }

@@ -4,7 +4,7 @@
 // depend on the number of ranks. Every rank consumes the whole sum, in device memory.
 //
 // It goes bucket by bucket in a stream of its own, so that buckets travel while the backward pass still fills
-// others (docs/decisions/013-buckets.md). Memory and arithmetic are those of cuda/device_runtime.hpp, so the
+// others (docs/decisions/013-exchange-between-gpus.md). Memory and arithmetic are those of cuda/device_runtime.hpp, so the
 // same code runs without a GPU on that one's host implementation and the stand-in libnccl of tests/support.
 #pragma once
 
@@ -30,19 +30,19 @@ class NcclExchange : public GradientExchange {
     BufferPlan const& plan() const override { return plan_; }
     /// In device memory.
     std::span<float> buffer(int index) override;
-    void written(std::size_t begin, std::size_t end) override;
-    /// `consume` gets device memory and queues its work in the stream; all of it is done on return. No MPI
-    /// call meanwhile. Throws Error(retry) when NCCL reports that a peer or the network is lost.
+    std::span<FloatRange const> early_parts() const override { return early_parts_; }
+    void early_part_written(cuda::Stream const& stream) override;
+    /// `consume` gets device memory and queues its work in the stream. No MPI call meanwhile.
     void reduce(Consume const& consume) override;
+    /// Throws Error(retry) when NCCL reports that a peer or the network is lost.
+    void wait() override;
     char const* trouble() const override { return nccl_.trouble(); }
     std::string name() const override { return reduction_ == Reduction::exact ? "NCCL" : "NCCL, fast"; }
 
   private:
     struct Bucket {
         std::size_t begin = 0;
-        std::size_t size = 0;              ///< a multiple of 16 * ranks
-        std::size_t missing = 0;           ///< floats that this step's last replica has not written yet
-        bool begins_before_reduce = true;  ///< once none is missing
+        std::size_t size = 0;  ///< a multiple of 16 * ranks
     };
     /// What lies where in the memory of a rank, in floats; the same on all of them.
     struct MemoryPlan {
@@ -60,12 +60,11 @@ class NcclExchange : public GradientExchange {
         return is_alone() ? buffer_data(plan_.partial_sums.front().buffer) : memory_.data();
     }
     float* buffer_data(int index) const;
-    /// Queues the exchange of the next bucket in order.
-    void begin_next_bucket();
+    /// Queues the exchange of the next bucket in order, behind what `stream` does now.
+    void begin_next_bucket(cuda::Stream const& stream);
     void add_last_siblings(Bucket const& bucket);
     void gather_exact_sum(Bucket const& bucket);
     void gather_fast_sum(Bucket const& bucket);
-    void wait();
 
     int rank_;
     int num_ranks_;
@@ -73,17 +72,19 @@ class NcclExchange : public GradientExchange {
     std::size_t num_floats_;
     BufferPlan plan_;
     std::vector<BufferPlan::Action>
-        last_adds_;                ///< of the plan, after the last replica: done bucket by bucket
-    std::vector<int> num_nodes_;   ///< by rank: partial sums it sends to each owner of a chunk
-    cuda::SumOrder order_;         ///< sources are all ranks' partial sums, ascending
-    std::vector<Bucket> buckets_;  ///< in the order in which all ranks exchange them
+        last_adds_;                        ///< of the plan, after the last replica: done bucket by bucket
+    std::vector<int> num_nodes_;           ///< by rank: partial sums it sends to each owner of a chunk
+    cuda::SumOrder order_;                 ///< sources are all ranks' partial sums, ascending
+    std::vector<Bucket> buckets_;          ///< in the order in which all ranks exchange them
+    std::vector<FloatRange> early_parts_;  ///< the first of these, unless the rank is alone
     std::size_t next_bucket_ = 0;
     cuda::Stream const& stream_;
     NcclCommunicator nccl_;
     MemoryPlan memory_plan_;
     NcclFloats memory_;
     cuda::Stream exchange_stream_{cuda::StreamPriority::high};
-    cuda::Event written_;
+    cuda::Event bucket_is_written_;
+    cuda::Event gradient_is_written_;
     cuda::Event exchanged_;
     cuda::Event done_;
 };

@@ -24,6 +24,15 @@ DeviceTrainingStep::DeviceTrainingStep(model::FlatLayout const& layout, ComputeD
     float const one = 1.0f;
     cuda::copy(one_.data(), &one, sizeof one, stream_);
     stream_.synchronize();
+    for (std::size_t i = 0; i < 2 * num_moments; ++i) moments_.emplace_back(cuda::EventTime::kept);
+}
+
+void DeviceTrainingStep::mark(std::int64_t step, Moment moment) {
+    moments_[place_of(step, moment)].record(stream_);
+}
+
+double DeviceTrainingStep::seconds_between(std::int64_t step, Moment first, Moment second) const {
+    return moments_[place_of(step, second)].seconds_since(moments_[place_of(step, first)]);
 }
 
 void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& from) const {
@@ -45,6 +54,7 @@ StateTensors DeviceTrainingStep::copied(std::vector<float>& memory, StateTensors
 }
 
 void DeviceTrainingStep::load_state() {
+    assert(!is_ahead());
     std::vector<float> memory;
     StateTensors const copy = copied(memory, in_host_);
     reorder_for_device(layout(), layout_on_device_, copy);

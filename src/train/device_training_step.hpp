@@ -3,6 +3,7 @@
 // comes to the host but the sixteen floats of the tail, and the state itself when it is saved.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ class DeviceTrainingStep : public TrainingStep {
     std::string state_digests() const override;
 
   private:
+    bool queues_work() const override { return true; }
+    void mark(std::int64_t step, Moment moment) override;
+    double seconds_between(std::int64_t step, Moment first, Moment second) const override;
+    static std::size_t place_of(std::int64_t step, Moment moment) {
+        return static_cast<std::size_t>(step % 2) * num_moments + moment;
+    }
     void copy_state(StateTensors const& to, StateTensors const& from) const;
     /// All that `from` holds, in host memory and in its order.
     StateTensors copied(std::vector<float>& memory, StateTensors const& from) const;
@@ -38,6 +45,7 @@ class DeviceTrainingStep : public TrainingStep {
     StateTensors in_host_;
     cuda::DeviceFloats one_;
     cuda::PinnedFloats tail_{model::FlatLayout::tail_size};
+    std::deque<cuda::Event> moments_;  ///< of two steps: one begins before the times of the other are read
 };
 
 }  // namespace holdfast::train

@@ -20,9 +20,15 @@ cuda::LeafWrite leaf_write(GradientWrite write) {
     return write == GradientWrite::add ? cuda::LeafWrite::add : cuda::LeafWrite::overwrite;
 }
 
+std::size_t size_of_common(parallel::FloatRange a, parallel::FloatRange b) {
+    std::size_t const begin = std::max(a.begin, b.begin);
+    return std::max(std::min(a.end, b.end), begin) - begin;
+}
+
 }  // namespace
 
-GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device)
+GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device,
+                           std::span<parallel::FloatRange const> early_parts)
     : tail_begin_(layout.tail_begin), device_(device) {
     if (!device_.has_device_memory()) return;
     collected_ = cuda::DeviceFloats(layout.num_floats);
@@ -30,15 +36,21 @@ GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device
     float const one = 1.0f;
     cuda::copy(one_.data(), &one, sizeof one, *device_.stream);
     device_.stream->synchronize();
+    if (early_parts.empty()) return;
+    early_stream_.emplace(cuda::StreamPriority::high);
+    for (parallel::FloatRange const range : early_parts) {
+        EarlyPart& part = early_parts_.emplace_back(range);
+        for (model::FlatTensor const& tensor : layout.parameters)
+            part.num_values += size_of_common(range, {tensor.offset, tensor.offset + tensor.size});
+    }
 }
 
-void GradientLeaf::begin(std::span<float> buffer, float weight, GradientWrite write) {
-    buffer_ = buffer;
-    weight_ = weight;
-    write_ = write;
+void GradientLeaf::begin(LeafTarget const& target) {
+    target_ = target;
     all_finite_ = true;
-    if (device_.has_device_memory())
-        cuda::fill_with_zero(collected_.data() + tail_begin_, model::FlatLayout::tail_size, *device_.stream);
+    if (!device_.has_device_memory()) return;
+    for (EarlyPart& part : early_parts_) part.num_missing = part.num_values;
+    cuda::fill_with_zero(collected_.data() + tail_begin_, model::FlatLayout::tail_size, *device_.stream);
 }
 
 void GradientLeaf::write(at::Tensor const& values, std::size_t offset) {
@@ -47,11 +59,12 @@ void GradientLeaf::write(at::Tensor const& values, std::size_t offset) {
         cuda::write_leaf(collected_.data() + offset, source.data(), source.size(), 1.0f,
                          cuda::LeafWrite::overwrite, collected_.data() + tail_begin_ + tail_not_finite,
                          *device_.stream);
+        mark_collected(offset, offset + source.size());
         return;
     }
-    std::span<float> const target = buffer_.subspan(offset, source.size());
-    bool const finite = write_ == GradientWrite::add ? add_scaled(target, source, weight_)
-                                                     : copy_scaled(target, source, weight_);
+    std::span<float> const target = target_.buffer.subspan(offset, source.size());
+    bool const finite = target_.write == GradientWrite::add ? add_scaled(target, source, target_.weight)
+                                                            : copy_scaled(target, source, target_.weight);
     all_finite_ = all_finite_ && finite;
 }
 
@@ -71,35 +84,55 @@ void GradientLeaf::write_tail(at::Tensor const& loss, at::Tensor const& num_corr
                          stream);
         return;
     }
-    std::span<float> const target = buffer_.subspan(tail_begin_, model::FlatLayout::tail_size);
+    std::span<float> const target = target_.buffer.subspan(tail_begin_, model::FlatLayout::tail_size);
     float const mean_loss = loss.item<float>();
     std::array<float, model::FlatLayout::tail_size> values{};
-    values[tail_loss] = weight_ * mean_loss;
+    values[tail_loss] = target_.weight * mean_loss;
     values[tail_correct] = static_cast<float>(num_correct.item<std::int64_t>());
     values[tail_count] = count;
     values[tail_not_finite] = all_finite_ && std::isfinite(mean_loss) ? 0.0f : 1.0f;
     for (std::size_t i = 0; i < values.size(); ++i)
-        target[i] = write_ == GradientWrite::add ? target[i] + values[i] : values[i];
+        target[i] = target_.write == GradientWrite::add ? target[i] + values[i] : values[i];
+}
+
+void GradientLeaf::mark_collected(std::size_t begin, std::size_t end) {
+    for (EarlyPart& part : early_parts_) {
+        std::size_t const num_new = size_of_common(part.range, {begin, end});
+        part.num_missing -= num_new;
+        if (num_new > 0 && part.num_missing == 0) part.is_collected.record(*device_.stream);
+    }
+}
+
+void GradientLeaf::write_collected(parallel::FloatRange range, float weight, cuda::Stream const& stream) {
+    cuda::write_leaf(target_.buffer.data() + range.begin, collected_.data() + range.begin,
+                     range.end - range.begin, weight, leaf_write(target_.write), nullptr, stream);
 }
 
 void GradientLeaf::end() {
     if (!device_.has_device_memory()) return;
+    std::size_t rest_begin = 0;
+    if (target_.exchange != nullptr)
+        for (EarlyPart const& part : early_parts_) {
+            part.is_collected.make_wait(*early_stream_);
+            write_collected(part.range, target_.weight, *early_stream_);
+            target_.exchange->early_part_written(*early_stream_);
+            rest_begin = std::max(rest_begin, part.range.end);
+        }
     static_assert(tail_loss == 0, "the loss is scaled with what comes before it");
     std::size_t const num_scaled = tail_begin_ + 1;
-    cuda::write_leaf(buffer_.data(), collected_.data(), num_scaled, weight_, leaf_write(write_), nullptr,
-                     *device_.stream);
-    cuda::write_leaf(buffer_.data() + num_scaled, collected_.data() + num_scaled,
-                     collected_.size() - num_scaled, 1.0f, leaf_write(write_), nullptr, *device_.stream);
+    write_collected({rest_begin, num_scaled}, target_.weight, *device_.stream);
+    write_collected({num_scaled, collected_.size()}, 1.0f, *device_.stream);
 }
 
 void GradientLeaf::write_nothing() {
+    std::span<float> const buffer = target_.buffer;
     if (device_.has_device_memory())
-        cuda::write_leaf(buffer_.data(), nullptr, buffer_.size(), weight_, leaf_write(write_), nullptr,
-                         *device_.stream);
-    else if (write_ == GradientWrite::overwrite)
-        std::fill(buffer_.begin(), buffer_.end(), 0.0f);
+        cuda::write_leaf(buffer.data(), nullptr, buffer.size(), target_.weight, leaf_write(target_.write),
+                         nullptr, *device_.stream);
+    else if (target_.write == GradientWrite::overwrite)
+        std::fill(buffer.begin(), buffer.end(), 0.0f);
     else
-        for (float& value : buffer_) value += 0.0f;  // -0 becomes +0, as it would beside a leaf of zeros
+        for (float& value : buffer) value += 0.0f;  // -0 becomes +0, as it would beside a leaf of zeros
 }
 
 }  // namespace holdfast::train

@@ -2,14 +2,18 @@
 // The leaf that one replica contributes to the reduction tree: gradients, batch statistics and the step's metrics, scaled by the
 // replica's share of the samples and written into a gradient buffer. In host memory that is done piece by piece, as backward
 // yields them. On a device they are first collected, unscaled, at a fixed place, so that forward and backward are the same work
-// for every replica and step and can be replayed; `end` then scales and writes all of it. The bits are the same.
+// for every replica and step and can be replayed; `end` then scales and writes all of it, and what the exchange can take early as
+// soon as backward has it. The bits are the same.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <span>
 
 #include "model/flat_layout.hpp"
+#include "parallel/gradient_exchange.hpp"
 #include "train/compute_device.hpp"
 
 namespace at {
@@ -32,12 +36,23 @@ enum class GradientWrite {
     add,  ///< to what the buffer holds: this replica is the right sibling in the reduction tree
 };
 
+/// Where a leaf goes: weight x values into `buffer`, of layout.num_floats.
+struct LeafTarget {
+    std::span<float> buffer;
+    float weight = 1;
+    GradientWrite write = GradientWrite::overwrite;
+    /// Is told of the early parts. Null unless this is the last leaf of the rank's step.
+    parallel::GradientExchange* exchange = nullptr;
+};
+
 class GradientLeaf {
   public:
-    GradientLeaf(model::FlatLayout const& layout, ComputeDevice device);
+    /// `early_parts` are those of the exchange: together the beginning of a leaf.
+    GradientLeaf(model::FlatLayout const& layout, ComputeDevice device,
+                 std::span<parallel::FloatRange const> early_parts = {});
 
-    /// What follows goes into `buffer`, of layout.num_floats, as weight x values.
-    void begin(std::span<float> buffer, float weight, GradientWrite write);
+    /// What follows goes there.
+    void begin(LeafTarget const& target);
     /// At buffer[offset]. `values` is dense float32 on the device.
     void write(at::Tensor const& values, std::size_t offset);
     /// The metrics, after all values. `loss` and `num_correct` are scalars on the device, float32 and int64.
@@ -48,14 +63,23 @@ class GradientLeaf {
     void write_nothing();
 
   private:
+    struct EarlyPart {
+        parallel::FloatRange range;
+        std::size_t num_values = 0;  ///< of parameters in it; the rest is padding
+        std::size_t num_missing = 0;
+        cuda::Event is_collected{};
+    };
+    void mark_collected(std::size_t begin, std::size_t end);
+    void write_collected(parallel::FloatRange range, float weight, cuda::Stream const& stream);
+
     std::size_t tail_begin_;
     ComputeDevice device_;
-    std::span<float> buffer_;
-    float weight_ = 1;
-    GradientWrite write_ = GradientWrite::overwrite;
+    LeafTarget target_;
     bool all_finite_ = true;        ///< in host memory
     cuda::DeviceFloats collected_;  ///< in device memory: the leaf before it is scaled
     cuda::DeviceFloats one_;
+    std::deque<EarlyPart> early_parts_;         ///< in the order of the exchange
+    std::optional<cuda::Stream> early_stream_;  ///< beside the backward pass
 };
 
 }  // namespace holdfast::train

@@ -43,12 +43,11 @@ Digest gradient_digest(ComputeDevice device) {
         cuda::copy(state_there.data(), memory.data(), std::as_bytes(std::span(memory)).size(), stream);
         Replica replica(network, StateTensors::in({state_there.data(), state_there.size()}, network.layout),
                         device);
-        replica.train(batch, shape, 1.0f, {gradient_there.data(), gradient_there.size()},
-                      GradientWrite::overwrite);
+        replica.train(batch, shape, {.buffer = {gradient_there.data(), gradient_there.size()}});
         cuda::copy(gradient.data(), gradient_there.data(), std::as_bytes(std::span(gradient)).size(), stream);
         stream.synchronize();
     } else {
-        Replica(network, tensors).train(batch, shape, 1.0f, gradient, GradientWrite::overwrite);
+        Replica(network, tensors).train(batch, shape, {.buffer = gradient});
     }
     return digest_of(std::as_bytes(std::span<float const>(gradient)));
 }

@@ -129,11 +129,11 @@ auto with_memory_advice(std::size_t batch_size, Action action) {
 
 struct Replica::State {
     State(model::ResNet const& the_network, StateTensors const& the_tensors, ComputeDevice the_device,
-          double the_label_smoothing)
+          double the_label_smoothing, std::span<parallel::FloatRange const> early_parts)
         : network(the_network),
           device(the_device),
           label_smoothing(the_label_smoothing),
-          leaf(the_network.layout, the_device) {
+          leaf(the_network.layout, the_device, early_parts) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
         std::size_t const num_statistics = layout.num_statistics_floats();
@@ -226,15 +226,14 @@ struct Replica::State {
 };
 
 Replica::Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device,
-                 double label_smoothing)
-    : state_(std::make_unique<State>(network, tensors, device, label_smoothing)) {}
+                 double label_smoothing, std::span<parallel::FloatRange const> early_parts)
+    : state_(std::make_unique<State>(network, tensors, device, label_smoothing, early_parts)) {}
 Replica::~Replica() = default;
 
-void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight,
-                    std::span<float> buffer, GradientWrite write) {
+void Replica::train(data::ReplicaBatch const& batch, data::ImageShape shape, LeafTarget const& target) {
     State& state = *state_;
     StreamScope const scope(state.device);
-    state.leaf.begin(buffer, weight, write);
+    state.leaf.begin(target);
     if (batch.samples.empty()) {
         state.leaf.write_nothing();
         return;

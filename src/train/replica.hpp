@@ -24,19 +24,18 @@ struct EvaluationSums {
 
 class Replica {
   public:
-    /// `tensors` lie on the device and must outlive the replica. `label_smoothing` in [0, 1) is for the training loss. To be built and used by one thread, after
-    /// prepare_compute_thread.
+    /// `tensors` lie on the device and must outlive the replica. `label_smoothing` in [0, 1) is for the training loss,
+    /// `early_parts` are GradientLeaf's. To be built and used by one thread, after prepare_compute_thread.
     Replica(model::ResNet const& network, StateTensors const& tensors, ComputeDevice device = {},
-            double label_smoothing = 0);
+            double label_smoothing = 0, std::span<parallel::FloatRange const> early_parts = {});
     ~Replica();
     Replica(Replica const&) = delete;
     Replica& operator=(Replica const&) = delete;
 
-    /// Writes weight x (gradient, batch means, batch variances, loss) and the counts into `buffer`, of layout.num_floats.
-    /// An empty batch contributes +0.0 everywhere. With device memory the work is queued in the device's stream. Throws
+    /// Writes weight x (gradient, batch means, batch variances, loss) and the counts to `target`. An empty batch contributes
+    /// +0.0 everywhere. With device memory the work is queued in the device's stream, but for early parts of the gradient. Throws
     /// Error(do_not_requeue) if the GPU's memory is too small.
-    void train(data::ReplicaBatch const& batch, data::ImageShape shape, float weight, std::span<float> buffer,
-               GradientWrite write);
+    void train(data::ReplicaBatch const& batch, data::ImageShape shape, LeafTarget const& target);
 
     /// Without gradients and label smoothing, by the run's running statistics; parameters and these are the averages where such
     /// are kept.

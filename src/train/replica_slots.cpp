@@ -72,12 +72,13 @@ class ReplicaSlots::Slot {
 };
 
 ReplicaSlots::ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                           int threads_per_replica, ComputeDevice device, double label_smoothing) {
+                           int threads_per_replica, ComputeDevice device, double label_smoothing,
+                           std::span<parallel::FloatRange const> early_parts) {
     assert(num_slots == 1 || !device.has_device_memory());
     prepare_compute_thread(threads_per_replica);
     require_full_team(threads_per_replica);
     if (num_slots == 1) {
-        only_ = std::make_unique<Replica>(network, tensors, device, label_smoothing);
+        only_ = std::make_unique<Replica>(network, tensors, device, label_smoothing, early_parts);
         return;
     }
     for (int i = 0; i < num_slots; ++i)

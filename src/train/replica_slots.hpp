@@ -16,8 +16,10 @@ class ReplicaSlots {
     using Job = std::function<void(Replica&)>;
 
     /// `network` and the memory of `tensors` must outlive the slots. A GPU runs one replica after the other, so has one slot.
+    /// `early_parts` are GradientLeaf's.
     ReplicaSlots(model::ResNet const& network, StateTensors const& tensors, int num_slots,
-                 int threads_per_replica, ComputeDevice device = {}, double label_smoothing = 0);
+                 int threads_per_replica, ComputeDevice device = {}, double label_smoothing = 0,
+                 std::span<parallel::FloatRange const> early_parts = {});
     ~ReplicaSlots();
     ReplicaSlots(ReplicaSlots const&) = delete;
     ReplicaSlots& operator=(ReplicaSlots const&) = delete;

@@ -92,14 +92,11 @@ Outcome Trainer::train_to_end() {
         return collective_stop();
     while (state.step < end) {
         Clock::time_point const start = Clock::now();
-        parts_.phases.enter(Phase::data, state.step);
-        data::StepBatch const& batch = loader.next();
-        StepResult const result = do_step(batch, loader.last_wait_s());
+        StepResult const result = do_step(loader);
         double const step_s = seconds_since(start);
         longest_step_s_ = std::max(longest_step_s_, step_s);
         epoch_times_.seconds += step_s;
         epoch_times_.samples += result.samples;
-        epoch_times_.data_wait_s += loader.last_wait_s();
         bar.update(progress());
         // Rank 0 alone reads the parameters here, as for a save: no rank can change them before the next exchange, which needs
         // rank 0.
@@ -164,13 +161,23 @@ bool Trainer::wants_stop() {
     return !stop_reason_.empty();
 }
 
-StepResult Trainer::do_step(data::StepBatch const& batch, double data_wait_s) {
+StepResult Trainer::do_step(data::BatchLoader& loader) {
     RunState& state = parts_.state;
     double const lr = optim::learning_rate_at(learning_rates_, state.step);
     Clock::time_point const start = Clock::now();
+    if (!parts_.training_step.is_ahead()) parts_.phases.enter(Phase::data, state.step);
+    data::StepBatch const& batch = loader.next();
+    double const data_wait_s = loader.last_wait_s();
+    epoch_times_.data_wait_s += data_wait_s;
     if (!options_.log_indices.empty()) collective_log_indices(batch);
+    auto const look_ahead = [&]() -> data::StepBatch const* {
+        // Nothing is in hand when an epoch has been evaluated, after which the launch may end.
+        if ((state.step + 1) % state.steps_per_epoch == 0) return nullptr;
+        parts_.phases.enter(Phase::data, state.step + 1);
+        return loader.look_ahead();
+    };
     StepResult const result = parts_.training_step.run(
-        batch, parts_.train_set.shape(), sgd_rates(state.settings, lr, state.step), wants_stop());
+        batch, parts_.train_set.shape(), sgd_rates(state.settings, lr, state.step), wants_stop(), look_ahead);
     parts_.phases.enter(Phase::record, state.step);
     if (!result.is_finite) {
         if (parts_.run_directory) finish_older_save(*parts_.run_directory);
@@ -188,7 +195,7 @@ StepResult Trainer::do_step(data::StepBatch const& batch, double data_wait_s) {
                                                 {"lr", lr},
                                                 {"samples", result.samples},
                                                 {"correct", result.correct},
-                                                {"step_s", seconds_since(start) + data_wait_s},
+                                                {"step_s", seconds_since(start)},
                                                 {"data_wait_s", data_wait_s},
                                                 {"compute_s", result.compute_s},
                                                 {"exchange_s", result.exchange_s}});

@@ -70,7 +70,7 @@ class Trainer {
     Outcome train_to_end();
     /// Once, after the last step that is to be recorded, or as far as the launch came. Nothing if none is.
     void collective_write_trace();
-    StepResult do_step(data::StepBatch const& batch, double data_wait_s);
+    StepResult do_step(data::BatchLoader& loader);
     /// Evaluates and closes the epoch that has just ended. False if a rank wanted to stop meanwhile: then it is still open.
     bool finish_epoch();
     Outcome collective_stop();

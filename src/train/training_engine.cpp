@@ -108,7 +108,7 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
     int const num_slots = device.has_device_memory() ? 1 : replica_slots(table, threads);
     exchange_ = parallel::collective_make_exchange(
         communicator, {static_cast<int>(settings.replicas), network_.layout.num_floats, num_slots,
-                       reduction_of(settings), device.stream});
+                       reduction_of(settings), device.stream, network_.layout.decaying_end});
     StateTensors where_computed = tensors_;
     communicator.agree([&] {
         if (device.has_device_memory()) {
@@ -116,9 +116,9 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
             where_computed =
                 StateTensors::in({device_memory_.data(), device_memory_.size()}, network_.layout, averages);
         }
-        slots_ =
-            std::make_unique<ReplicaSlots>(network_, where_computed, std::min(num_slots, replicas_.size()),
-                                           threads, device, settings.label_smoothing);
+        slots_ = std::make_unique<ReplicaSlots>(network_, where_computed,
+                                                std::min(num_slots, replicas_.size()), threads, device,
+                                                settings.label_smoothing, exchange_->early_parts());
     });
     if (device.has_device_memory()) {
         training_step_ = std::make_unique<DeviceTrainingStep>(network_.layout, device, where_computed,

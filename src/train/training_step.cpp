@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <utility>
 
-#include "core/seconds_since.hpp"
 #include "optim/moving_average.hpp"
 #include "optim/running_statistics.hpp"
 #include "train/replica_check.hpp"
 
 namespace holdfast::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Calls action(begin, part) with the part of [offset, offset + sum.size()) that lies in [begin, end).
 template <typename Action>
@@ -31,42 +29,63 @@ TrainingStep::TrainingStep(model::FlatLayout const& layout, parallel::GradientEx
     : layout_(layout), exchange_(exchange), slots_(slots), first_replica_(first_replica) {}
 
 StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape,
-                             optim::SgdRates const& rates, bool ask_to_stop) {
-    StepResult result;
-    Clock::time_point const start = Clock::now();
-    phases_->enter(Phase::compute, batch.step);
-    compute(batch, shape);
+                             optim::SgdRates const& rates, bool ask_to_stop, LookAhead const& look_ahead) {
+    std::int64_t const step = batch.step;  // the batch is gone after look_ahead
+    if (!std::exchange(is_ahead_, false)) compute(batch, shape);
     if (ask_to_stop) {
         int const own_buffer = exchange_.plan().partial_sums.front().buffer;
         add_one(exchange_.buffer(own_buffer).data() + layout_.tail_begin + tail_stop);
     }
-    result.compute_s = seconds_since(start);
+    mark(step, computed);
 
-    Clock::time_point const exchange_start = Clock::now();
-    phases_->enter(Phase::exchange, batch.step);
+    phases_->enter(Phase::exchange, step);
     {
-        PiecewiseSpan update(phases_->trace(), {"update", PhaseTrace::steps, batch.step});
+        PiecewiseSpan update(phases_->trace(), {"update", PhaseTrace::steps, step});
         exchange_.reduce([&](std::size_t offset, std::span<float const> sum) {
             update.begin_piece();
             consume(offset, sum, rates);
             update.end_piece();
         });
     }
-    result.exchange_s = seconds_since(exchange_start);
+    mark(step, updated);
+    if (look_ahead && queues_work()) {
+        if (data::StepBatch const* const next = look_ahead()) {
+            compute(*next, shape);
+            is_ahead_ = true;
+        }
+        phases_->enter(Phase::exchange, step);
+    }
+    exchange_.wait();
 
+    StepResult result;
     std::span<float const> const sums = read_tail();
     result.loss = sums[tail_loss];
     result.samples = static_cast<std::int64_t>(sums[tail_count]);
     result.correct = static_cast<std::int64_t>(sums[tail_correct]);
     result.is_finite = sums[tail_not_finite] == 0.0f;
     result.stop_requested = sums[tail_stop] != 0.0f;
+    result.compute_s = seconds_between(step, begun, computed);
+    result.exchange_s = seconds_between(step, computed, updated);
+    if (result.stop_requested) drop_what_is_ahead();
     return result;
+}
+
+void TrainingStep::drop_what_is_ahead() {
+    if (!std::exchange(is_ahead_, false)) return;
+    exchange_.reduce([](std::size_t, std::span<float const>) {});
+    exchange_.wait();
 }
 
 void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape) {
     using Kind = parallel::BufferPlan::Kind;
+    phases_->enter(Phase::compute, batch.step);
+    mark(batch.step, begun);
+    auto const& actions = exchange_.plan().actions;
+    auto const last_run = std::find_if(actions.rbegin(), actions.rend(), [](auto const& action) {
+        return action.kind == Kind::run || action.kind == Kind::run_and_add;
+    });
     int next_slot = 0;
-    for (parallel::BufferPlan::Action const& action : exchange_.plan().actions) {
+    for (parallel::BufferPlan::Action const& action : actions) {
         if (action.kind == Kind::end_of_wave) {
             slots_.wait();
             phases_->enter(Phase::compute, batch.step);
@@ -78,18 +97,27 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
                 batch.replicas[static_cast<std::size_t>(action.replica - first_replica_)];
             float const weight = static_cast<float>(static_cast<double>(mine.samples.size()) /
                                                     static_cast<double>(batch.global_samples));
-            GradientWrite const write =
-                action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite;
-            std::span<float> const buffer = exchange_.buffer(action.buffer);
+            LeafTarget const target{
+                exchange_.buffer(action.buffer), weight,
+                action.kind == Kind::run_and_add ? GradientWrite::add : GradientWrite::overwrite,
+                &action == &*last_run ? &exchange_ : nullptr};
             PhaseTrace::Span const span{"replica",     PhaseTrace::slots + next_slot, batch.step, {}, {},
                                         action.replica};
-            slots_.start(next_slot++, [&mine, shape, weight, buffer, write, span,
-                                       trace = phases_->trace()](Replica& replica) {
-                ScopedSpan const scope(trace, span);
-                replica.train(mine, shape, weight, buffer, write);
-            });
+            slots_.start(next_slot++,
+                         [&mine, shape, target, span, trace = phases_->trace()](Replica& replica) {
+                             ScopedSpan const scope(trace, span);
+                             replica.train(mine, shape, target);
+                         });
         }
     }
+}
+
+void HostTrainingStep::mark(std::int64_t, Moment moment) {
+    moments_[moment] = std::chrono::steady_clock::now();
+}
+
+double HostTrainingStep::seconds_between(std::int64_t, Moment first, Moment second) const {
+    return std::chrono::duration<double>(moments_[second] - moments_[first]).count();
 }
 
 std::string HostTrainingStep::state_digests() const { return replica_digests(tensors_); }

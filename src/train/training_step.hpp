@@ -4,7 +4,10 @@
 // (HostTrainingStep); on GPUs each rank has all of it in its device's memory (DeviceTrainingStep).
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -23,9 +26,12 @@ struct StepResult {
     std::int64_t correct = 0;
     bool is_finite = true;
     bool stop_requested = false;  ///< on any rank; the same answer on all of them
-    double compute_s = 0;         ///< forward, backward and early merging on this rank
-    double exchange_s = 0;        ///< waiting for the other ranks, reduction, update
+    double compute_s = 0;   ///< forward, backward and early merging on this rank; a device's by its own clock
+    double exchange_s = 0;  ///< waiting for the other ranks, reduction, update; likewise
 };
+
+/// Yields the batch of the step after this one, valid as long as that step's; null if there is none.
+using LookAhead = std::function<data::StepBatch const*()>;
 
 class TrainingStep {
   public:
@@ -34,8 +40,12 @@ class TrainingStep {
     virtual ~TrainingStep() = default;
 
     /// Collective. Parameters, momentum, statistics and averages are updated on return, on all ranks alike.
+    /// So that a device is not idle while the host looks at the result, it is given forward and backward pass of the batch that
+    /// `look_ahead` yields, behind this step; that batch must then be the next that is run.
     StepResult run(data::StepBatch const& batch, data::ImageShape shape, optim::SgdRates const& rates,
-                   bool ask_to_stop);
+                   bool ask_to_stop, LookAhead const& look_ahead = nullptr);
+    /// Whether the next step's passes are queued already. Not after a step with stop_requested.
+    bool is_ahead() const { return is_ahead_; }
 
     /// Makes the state that lies in host memory the one the steps go on with. Every rank must, after it was written there.
     virtual void load_state() = 0;
@@ -52,8 +62,19 @@ class TrainingStep {
   protected:
     model::FlatLayout const& layout() const { return layout_; }
 
+    /// Points in a step.
+    enum Moment : std::size_t { begun, computed, updated };
+    static constexpr std::size_t num_moments = 3;
+
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);
+    /// What was computed ahead is exchanged, because other ranks may have begun to, and nothing comes of it.
+    void drop_what_is_ahead();
+    /// Whether work is only queued here, so that more can be before it is done.
+    virtual bool queues_work() const = 0;
+    /// Notes the time of the queued work. A step's times are read after the next has begun, but before that is computed.
+    virtual void mark(std::int64_t step, Moment moment) = 0;
+    virtual double seconds_between(std::int64_t step, Moment first, Moment second) const = 0;
     virtual void add(std::span<float> target, std::span<float const> source) = 0;
     virtual void add_one(float* place) = 0;
     virtual void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) = 0;
@@ -64,6 +85,7 @@ class TrainingStep {
     parallel::GradientExchange& exchange_;
     ReplicaSlots& slots_;
     int first_replica_;
+    bool is_ahead_ = false;
     PhaseBoard unwatched_;
     PhaseBoard* phases_ = &unwatched_;
 };
@@ -79,6 +101,9 @@ class HostTrainingStep : public TrainingStep {
     std::string state_digests() const override;
 
   private:
+    bool queues_work() const override { return false; }
+    void mark(std::int64_t step, Moment moment) override;
+    double seconds_between(std::int64_t step, Moment first, Moment second) const override;
     void add(std::span<float> target, std::span<float const> source) override;
     void add_one(float* place) override { *place += 1.0f; }
     void consume(std::size_t offset, std::span<float const> sum, optim::SgdRates const& rates) override;
@@ -86,6 +111,7 @@ class HostTrainingStep : public TrainingStep {
 
     StateTensors tensors_;
     std::span<float> tail_;
+    std::array<std::chrono::steady_clock::time_point, num_moments> moments_;
 };
 
 }  // namespace holdfast::train

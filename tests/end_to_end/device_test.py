@@ -58,6 +58,26 @@ class DeviceTest(hang_test.HangTest):
         self.assertIn("Finished. Parameters digest: ", ended.stdout)
         self.assertNotIn(self.digest, ended.stdout)
 
+    def test_next_step_is_queued_before_the_host_looks_at_this_one(self):
+        ended = self.train(*SHORT, "--profile-steps", "0:11", ranks=2)
+        self.assert_result_of_cpus(ended)
+        trace = json.loads((self.run_dir / "trace" / "000001.json").read_text())
+        for rank in range(2):
+            spans = [span for span in trace["traceEvents"] if span["ph"] == "X" and span["pid"] == rank]
+            computed = [(span["args"]["step"], span["args"]["replica"]) for span in spans if span["name"] == "replica"]
+            self.assertEqual(len(computed), len(set(computed)), "a replica was computed twice")
+            begin = {}
+            for span in spans:
+                place = (span["name"], span["args"]["step"])
+                begin[place] = min(span["ts"], begin.get(place, span["ts"]))
+            for step in range(11):
+                follows = begin["compute", step + 1]
+                if (step + 1) % holdfast_run.NARROW_STEPS_PER_EPOCH:
+                    self.assertLess(follows, begin["record", step], (rank, step))
+                else:  # nothing is in hand when an epoch ends: the launch may, too
+                    self.assertGreater(follows, begin["evaluate", step + 1], (rank, step))
+            self.assertIn(("record", 11), begin)
+
     def test_error_of_one_rank_ends_all(self):
         ended = self.train(*SHORT, ranks=3, env={STAND_IN + "ERROR": f"1:{CALLS_PER_STEP * 6}"})
         self.assert_fails(ended, 75, "the gradient exchange failed: unhandled system error", "NCCL_DEBUG=INFO")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only a GPU can show, on one rank: that its kernels have the bits of the host implementation, which all tests without a
 // GPU stand on, and that training there repeats itself bit for bit, whatever was computed before, and follows the CPU's.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -13,8 +14,10 @@
 #include "data/synthetic_images.hpp"
 #include "optim/moving_average.hpp"
 #include "optim/sgd.hpp"
+#include "support/copying_exchange.hpp"
 #include "support/gradient_leaves.hpp"
 #include "support/launch_table_of.hpp"
+#include "support/small_training.hpp"
 #include "train/evaluate.hpp"
 #include "train/numeric_fingerprint.hpp"
 #include "train/step_rates.hpp"
@@ -149,7 +152,8 @@ struct Trained {
     EvaluationSums test;
 };
 
-/// Ten steps of some replicas and an evaluation. With `interrupted`, the state goes to the host and back after each.
+/// Ten steps of some replicas and an evaluation. With `interrupted`, the state goes to the host and back after each, otherwise
+/// each step is queued while the one before is at work.
 Trained train_here(ComputeDevice device, bool interrupted, int replicas = 5,
                    std::string const& recipe = "tutorial") {
     constexpr std::int64_t batch_size = 8;
@@ -168,9 +172,12 @@ Trained train_here(ComputeDevice device, bool interrupted, int replicas = 5,
                              loader_plan(settings, engine.replicas(), 0, steps));
     Trained result;
     for (std::int64_t step = 0; step < steps; ++step) {
-        StepResult const done = engine.training_step().run(loader.next(), sets.train->shape(),
-                                                           sgd_rates(settings, 0.02, step), false);
+        StepResult const done =
+            engine.training_step().run(loader.next(), sets.train->shape(), sgd_rates(settings, 0.02, step),
+                                       false, [&] { return interrupted ? nullptr : loader.look_ahead(); });
         EXPECT_TRUE(done.is_finite);
+        EXPECT_GT(done.compute_s, 0.0);
+        EXPECT_GT(done.exchange_s, 0.0);
         EXPECT_EQ(done.samples, replicas * batch_size);
         result.losses.push_back(done.loss);
         if (!interrupted) continue;
@@ -218,6 +225,35 @@ TEST_F(OnGpu, ReplayedGraphsHaveTheSameBits) {
                 expect_same(train_here(device_with(precision, CudaGraphs::on), interrupted, replicas),
                             piece_by_piece);
         }
+}
+
+/// Who waits for an event that a graph records gets what this launch of the graph has made, not the one before, and not what is there
+/// so far. (decisions/013)
+TEST_F(OnGpu, EarlyPartsAreThoseOfTheSamePass) {
+    for (CudaGraphs const graphs : {CudaGraphs::off, CudaGraphs::on}) {
+        test::SmallNetwork const small(0, 34, 64);
+        model::FlatLayout const& layout = small.network.layout;
+        cuda::DeviceFloats const memory = on_device(small.memory);
+        StateTensors const tensors = StateTensors::in({memory.data(), memory.size()}, layout);
+        std::size_t const middle = layout.decaying_end / 2 / 16 * 16;
+        test::CopyingExchange exchange({{middle, layout.decaying_end}, {0, middle}}, layout.num_floats);
+        Replica replica(small.network, tensors, device_with(Precision::fp32, graphs), 0,
+                        exchange.early_parts());
+        for (std::uint32_t pass = 0; pass < 8; ++pass) {
+            exchange.num_told = 0;
+            replica.train(test::random_batch(16, pass), test::image_shape,
+                          {exchange.buffer(0), 0.5f, GradientWrite::overwrite, &exchange});
+            exchange.told_in->synchronize();
+            std::vector<float> const early = in_host(exchange.copied);
+            std::vector<float> leaf(layout.num_floats);
+            cuda::copy(leaf.data(), exchange.buffer(0).data(), exchange.buffer(0).size_bytes(), *stream_);
+            stream_->synchronize();
+            EXPECT_TRUE(std::equal(
+                leaf.begin(), leaf.begin() + static_cast<std::ptrdiff_t>(layout.decaying_end), early.begin()))
+                << "pass " << pass;
+            EXPECT_TRUE(std::ranges::any_of(leaf, [](float value) { return value != 0; }));
+        }
+    }
 }
 
 TEST_F(OnGpu, ChannelsLastIsNearNchw) {

@@ -46,6 +46,7 @@ std::vector<float> sum_of_step(GradientExchange& exchange, int step, std::size_t
             ++times_consumed[offset + i];
         }
     });
+    exchange.wait();
     EXPECT_EQ(times_consumed, std::vector<int>(num_floats, 1));
     return sum;
 }
@@ -86,9 +87,9 @@ TEST(NcclExchange, GivesTheBitsOfTheTree) {
     EXPECT_EQ(*std::ranges::max_element(of_ranks) == "1", is_power_of_two);
 }
 
-/// Runs the plan, and its last replica as a backward pass does: from the end, piece by piece, neighbours now and then the other
-/// way round. What a bucket holds when it is sent too early is the gradient of the step before.
-void run_backward(NcclExchange& exchange, int step, std::size_t num_early_floats) {
+/// Runs the plan, and its last replica as a backward pass does: part by part, in `early`, where nothing is done before somebody
+/// waits. What a part holds when it is sent too early is the gradient of the step before. `values` is for the leaf, until it is used.
+void run_backward(NcclExchange& exchange, int step, cuda::Stream const& early, std::vector<float>& values) {
     BufferPlan plan = exchange.plan();
     auto const last = std::find_if(plan.actions.rbegin(), plan.actions.rend(), [](auto const& action) {
         return action.kind != BufferPlan::Kind::end_of_wave;
@@ -98,26 +99,21 @@ void run_backward(NcclExchange& exchange, int step, std::size_t num_early_floats
     test::run_plan(plan, step, [&](int buffer) { return exchange.buffer(buffer); });
 
     std::span<float> const leaf = exchange.buffer(last_run.buffer);
-    auto const write = [&](std::size_t begin, std::size_t end) {
-        for (std::size_t i = begin; i < end; ++i) {
-            float const old = last_run.kind == BufferPlan::Kind::run_and_add ? leaf[i] : 0.0f;
-            leaf[i] = old + test::leaf(step, last_run.replica, i);
-        }
-        if (end <= num_early_floats) exchange.written(begin, end);
+    values.resize(leaf.size());
+    for (std::size_t i = 0; i < leaf.size(); ++i) values[i] = test::leaf(step, last_run.replica, i);
+    auto const write = [&](std::size_t begin, std::size_t end, cuda::Stream const& stream) {
+        cuda::write_leaf(leaf.data() + begin, values.data() + begin, end - begin, 1.0f,
+                         last_run.kind == BufferPlan::Kind::run_and_add ? cuda::LeafWrite::add
+                                                                        : cuda::LeafWrite::overwrite,
+                         nullptr, stream);
     };
-    write(num_early_floats, leaf.size());
-    constexpr std::size_t piece = 48;
-    for (std::size_t end = num_early_floats; end > 0;) {
-        if (end % 5 == 0 && end >= 2 * piece) {
-            write(end - 2 * piece, end - piece);
-            write(end - piece, end);
-            end -= 2 * piece;
-        } else {
-            std::size_t const begin = end - std::min(end, piece);
-            write(begin, end);
-            end = begin;
-        }
+    std::size_t rest_begin = 0;
+    for (FloatRange const part : exchange.early_parts()) {
+        write(part.begin, part.end, early);
+        exchange.early_part_written(early);
+        rest_begin = std::max(rest_begin, part.end);
     }
+    write(rest_begin, leaf.size(), cuda::Stream());
 }
 
 TEST(NcclExchange, BeginsBeforeTheBackwardPassEnds) {
@@ -133,10 +129,17 @@ TEST(NcclExchange, BeginsBeforeTheBackwardPassEnds) {
             ExchangeConfig config{replicas, num_floats, 1, Reduction::exact, &stream};
             config.num_early_floats = num_early_floats;
             NcclExchange exchange(world, config, stream, bucket_floats);
+            std::optional<cuda::DeferredHostStreams> deferred(std::in_place);
+            cuda::Stream const early;
+            deferred.reset();
+            std::vector<float> values;
+            bool const is_in_parts = world.size() > 1 && bucket_floats < num_early_floats;
+            EXPECT_EQ(exchange.early_parts().empty(), !is_in_parts);
+            for (FloatRange const part : exchange.early_parts()) EXPECT_LE(part.end, num_early_floats);
             for (int step = 0; step < 3; ++step) {
                 // In the middle step one rank has nothing to tell, as with a replica without samples.
                 if (step != 1 || world.rank() != world.size() - 1)
-                    run_backward(exchange, step, num_early_floats);
+                    run_backward(exchange, step, early, values);
                 else
                     test::run_plan(exchange.plan(), step,
                                    [&](int buffer) { return exchange.buffer(buffer); });
@@ -145,6 +148,7 @@ TEST(NcclExchange, BeginsBeforeTheBackwardPassEnds) {
                     EXPECT_EQ(offset, 0u);
                     sum.assign(piece.begin(), piece.end());
                 });
+                exchange.wait();
                 expect_tree_sum(sum, step, replicas);
             }
         }
@@ -183,6 +187,7 @@ void check_waiting(Communicator const& world, bool is_exchange_deferred) {
             exchange.reduce([&](std::size_t, std::span<float const> piece) {
                 cuda::copy(sum.data(), piece.data(), piece.size_bytes(), stream);
             });
+            exchange.wait();
             expect_tree_sum({sum.data(), sum.data() + sum.size()}, step, replicas);
         }
     }
@@ -251,6 +256,7 @@ TEST(NcclExchange, ALostPeerEndsTheStepOnAllRanks) {
         world.barrier();  // whoever still gathers would learn of it then and there
         try {
             exchange->reduce([](std::size_t, std::span<float const>) {});
+            exchange->wait();
             ADD_FAILURE() << "no error on rank " << world.rank();
         } catch (Error const& error) {
             EXPECT_EQ(error.code(), ExitCode::retry);

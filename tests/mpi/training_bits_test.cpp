@@ -33,6 +33,7 @@ constexpr int steps_of_a_part = 3;
 struct Case {
     int num_replicas = 4;
     int depth = 18;
+    int width = 4;
     int threads = 1;
     std::int64_t seed = 1;
     std::string recipe = "tutorial";
@@ -40,8 +41,8 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& stream, Case const& c) {
-    return stream << "V " << c.num_replicas << ", ResNet" << c.depth << ", " << c.threads << " threads, seed "
-                  << c.seed << ", " << c.recipe << " recipe";
+    return stream << "V " << c.num_replicas << ", ResNet" << c.depth << " of width " << c.width << ", "
+                  << c.threads << " threads, seed " << c.seed << ", " << c.recipe << " recipe";
 }
 
 int world_rank() {
@@ -75,7 +76,7 @@ TrainingEngine collective_make_engine(Communicator const& communicator, Case con
                                       ComputeDevice device = {}) {
     parallel::LaunchTable const table =
         test::launch_table_of(collective_hosts(communicator), slots * c.threads, c.num_replicas);
-    return TrainingEngine(communicator, settings_of(c), {c.depth, 4, 10, 3}, table, device);
+    return TrainingEngine(communicator, settings_of(c), {c.depth, c.width, 10, 3}, table, device);
 }
 
 /// What GPUs run, in host memory.
@@ -117,9 +118,13 @@ Result collective_train(Communicator const& communicator, Case const& c, int slo
         for (int step = 0; step < steps_of_a_part; ++step) {
             data::StepBatch const& batch = loader.next();
             EXPECT_EQ(batch.global_samples, step == steps_of_a_part - 1 ? last : batch_size * c.num_replicas);
-            StepResult const done =
-                engine.training_step().run(batch, sets.train->shape(), rates_of(c, step), false);
+            StepResult const done = engine.training_step().run(batch, sets.train->shape(), rates_of(c, step),
+                                                               false, [&] { return loader.look_ahead(); });
+            EXPECT_EQ(engine.training_step().is_ahead(),
+                      device.has_device_memory() && step + 1 < steps_of_a_part);
             EXPECT_TRUE(done.is_finite);
+            EXPECT_GE(done.compute_s, 0.0);
+            EXPECT_GE(done.exchange_s, 0.0);
             losses.push_back(done.loss);
             result.counts.push_back(done.samples);
             result.counts.push_back(done.correct);
@@ -247,6 +252,17 @@ TEST(TrainingBits, OnDevices) {
     Communicator const world = Communicator::collective_world();
     for (int num_replicas : {4, 5, 6}) collective_check(world, {num_replicas}, 1, device_in_host_memory());
     collective_check(world, {.num_replicas = 6, .depth = 34}, 1, device_in_host_memory());
+}
+
+/// Wide enough for a gradient of two buckets, one of which is exchanged before the backward pass ends.
+TEST(TrainingBits, OfAnExchangeBesideTheBackwardPass) {
+    Communicator const world = Communicator::collective_world();
+    if (world.size() != 2 && world.size() != 3)
+        GTEST_SKIP() << "on two and three ranks; it takes much memory";
+    Case const wide{.num_replicas = 3, .width = 64};
+    EXPECT_EQ(collective_make_engine(world, wide, 1, device_in_host_memory()).exchange().early_parts().size(),
+              1u);
+    collective_check(world, wide, 1, device_in_host_memory());
 }
 
 /// A rank with two replicas or more replays their passes from the second step on.

@@ -92,6 +92,46 @@ TEST(TrainingStep, ChannelsLastOnDevicesIsNotSeenFromOutside) {
     }
 }
 
+/// A stop, for which a step was computed ahead in vain or not, and another step; the state then. In the step ahead the last rank has
+/// no samples, so it exchanges nothing of it before the others do.
+std::string collective_go_on_after_stop(parallel::Communicator const& world, bool looks_ahead) {
+    cuda::Stream const stream;
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    TrainingEngine engine(world, settings, {18, 64, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                          {.stream = &stream});
+    EXPECT_EQ(engine.exchange().early_parts().empty(), world.size() == 1);
+    engine.initialize(world, 1);
+    TrainingStep& step = engine.training_step();
+    auto const batch_of = [&](std::int64_t number, int num_with_samples) {
+        data::StepBatch batch;
+        batch.step = number;
+        batch.global_samples = num_with_samples;
+        batch.replicas.emplace_back();
+        if (world.rank() < num_with_samples)
+            batch.replicas[0] = test::random_batch(1, static_cast<std::uint32_t>(world.rank() + number));
+        return batch;
+    };
+    data::StepBatch const ahead = batch_of(1, std::max(1, world.size() - 1));
+    StepResult const stopped = step.run(batch_of(0, world.size()), test::image_shape, {.lr = 0.05f}, true,
+                                        [&] { return looks_ahead ? &ahead : nullptr; });
+    EXPECT_TRUE(stopped.stop_requested);
+    EXPECT_FALSE(step.is_ahead());
+    std::string const before = step.state_digests();
+    step.run(batch_of(1, world.size()), test::image_shape, {.lr = 0.05f}, false);
+    std::string after = step.state_digests();
+    EXPECT_NE(after, before);
+    world.barrier();
+    return after;
+}
+
+TEST(TrainingStep, AStopDropsWhatWasComputedAhead) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    EXPECT_EQ(collective_go_on_after_stop(world, true), collective_go_on_after_stop(world, false));
+}
+
 TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {
     parallel::Communicator const world = parallel::Communicator::collective_world();
     std::optional<cuda::LimitedHostMemory> limit;

@@ -73,7 +73,12 @@ TEST_P(Loading, EqualsTheDirectComputation) {
     TrainAndTest const sets = synthetic_datasets(num_samples);
     BatchLoader loader(*sets.train, cifar10_normalization(), plan);
     for (std::int64_t step = plan.first_step; step < plan.end_step; ++step) {
+        StepBatch const* const ahead = step % 3 == 1 ? loader.look_ahead() : nullptr;
+        if (ahead != nullptr) {
+            EXPECT_EQ(loader.look_ahead(), ahead) << "the same until it is taken";
+        }
         StepBatch const& batch = loader.next();
+        EXPECT_TRUE(ahead == nullptr || ahead == &batch);
         EXPECT_EQ(batch.step, step);
         EXPECT_GE(loader.last_wait_s(), 0.0);
         ASSERT_EQ(batch.replicas.size(), static_cast<std::size_t>(plan.end_replica - plan.first_replica));
@@ -91,6 +96,7 @@ TEST_P(Loading, EqualsTheDirectComputation) {
         }
         EXPECT_EQ(batch.global_samples, global_samples);
     }
+    EXPECT_EQ(loader.look_ahead(), nullptr);
     expect_error([&] { loader.next(); }, {"planned for steps"}, ExitCode::internal_error);
 }
 

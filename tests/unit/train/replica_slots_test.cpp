@@ -28,7 +28,7 @@ Buffers gradients(test::SmallNetwork const& small, int num_slots, int threads, i
     Buffers buffers(static_cast<std::size_t>(num_jobs), std::vector<float>(small.network.layout.num_floats));
     for (int job = 0; job < num_jobs; ++job) {
         slots.start(job % num_slots, [&, i = static_cast<std::size_t>(job)](Replica& replica) {
-            replica.train(batches[i], image_shape, 0.3f, buffers[i], GradientWrite::overwrite);
+            replica.train(batches[i], image_shape, {buffers[i], 0.3f, GradientWrite::overwrite});
         });
         if (job % num_slots == num_slots - 1) slots.wait();
     }

@@ -38,7 +38,7 @@ class ReplicaTest : public testing::TestWithParam<Path> {
         std::vector<float> buffer(layout().num_floats);
         Replica fresh(small_.network, small_.tensors, device());
         (replica != nullptr ? *replica : fresh)
-            .train(batch, image_shape, weight, buffer, GradientWrite::overwrite);
+            .train(batch, image_shape, {buffer, weight, GradientWrite::overwrite});
         return buffer;
     }
 
@@ -87,14 +87,14 @@ TEST(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
     ReplicaBatch const batch = random_batch(8, 1);
     std::vector<float> expected(layout.num_floats);
     Replica(small.network, small.tensors, {.stream = &stream})
-        .train(batch, image_shape, 1.0f, expected, GradientWrite::overwrite);
+        .train(batch, image_shape, {expected, 1.0f, GradientWrite::overwrite});
 
     std::vector<float> memory = small.memory;
     StateTensors const tensors = StateTensors::in(memory, layout);
     model::to_channels_last(layout, small.tensors.parameters, tensors.parameters);
     std::vector<float> gradient(layout.num_floats);
     Replica replica(small.network, tensors, {.stream = &stream, .layout = Layout::nhwc});
-    replica.train(batch, image_shape, 1.0f, gradient, GradientWrite::overwrite);
+    replica.train(batch, image_shape, {gradient, 1.0f, GradientWrite::overwrite});
     std::vector<float> reordered = gradient;
     model::from_channels_last(layout, std::span(gradient).first(layout.num_parameter_floats()),
                               std::span(reordered).first(layout.num_parameter_floats()));
@@ -114,10 +114,10 @@ TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
     std::vector<float> bf16(layout.num_floats);
     for (Layout const order : {Layout::nchw, Layout::nhwc}) {
         Replica(small.network, small.tensors, {.stream = &stream, .layout = order})
-            .train(batch, image_shape, 1.0f, fp32, GradientWrite::overwrite);
+            .train(batch, image_shape, {fp32, 1.0f, GradientWrite::overwrite});
         Replica(small.network, small.tensors,
                 {.stream = &stream, .precision = Precision::bf16, .layout = order})
-            .train(batch, image_shape, 1.0f, bf16, GradientWrite::overwrite);
+            .train(batch, image_shape, {bf16, 1.0f, GradientWrite::overwrite});
         EXPECT_EQ(bf16[layout.tail_begin + tail_not_finite], 0.0f);
         EXPECT_NEAR(bf16[layout.tail_begin + tail_loss], fp32[layout.tail_begin + tail_loss], 2e-2);
         EXPECT_LT(difference(bf16, fp32), 0.1f);
@@ -145,7 +145,7 @@ TEST(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
             for (ReplicaBatch const* const batch : {&pixels, &values}) {
                 gradients.emplace_back(small.network.layout.num_floats);
                 Replica replica(small.network, small.tensors, device);
-                replica.train(*batch, image_shape, 1.0f, gradients.back(), GradientWrite::overwrite);
+                replica.train(*batch, image_shape, {gradients.back(), 1.0f, GradientWrite::overwrite});
                 EXPECT_EQ(replica.evaluate(*batch, image_shape).count, 8);
             }
             EXPECT_TRUE(equal_bytes(gradients[0], gradients[1]));
@@ -224,12 +224,12 @@ TEST_P(ReplicaTest, IsAFunctionOfItsBatchAndBufferHoweverOftenItRan) {
         if (step % 3 == 0) buffer = std::vector<float>(buffer);
         small_.parameter("fc.bias")[0] += 0.5f;
         if (step == 9) {
-            replica.train({}, image_shape, 0.0f, buffer, GradientWrite::add);
+            replica.train({}, image_shape, {buffer, 0.0f, GradientWrite::add});
             ASSERT_TRUE(equal_bytes(buffer, expected)) << "an empty batch";
         }
-        replica.train(batch, image_shape, weight, buffer, write);
+        replica.train(batch, image_shape, {buffer, weight, write});
         Replica(small_.network, small_.tensors, {.stream = device().stream, .layout = device().layout})
-            .train(batch, image_shape, weight, expected, write);
+            .train(batch, image_shape, {expected, weight, write});
         ASSERT_TRUE(equal_bytes(buffer, expected)) << "step " << step;
     }
 }
@@ -244,7 +244,7 @@ TEST_P(ReplicaTest, AnEmptyBatchIsZeroEverywhere) {
     Replica replica(small_.network, small_.tensors, device());
     std::vector<float> buffer = test::random_floats(layout().num_floats, 1);
     buffer[3] = std::numeric_limits<float>::quiet_NaN();
-    replica.train({}, image_shape, 0.0f, buffer, GradientWrite::overwrite);
+    replica.train({}, image_shape, {buffer, 0.0f, GradientWrite::overwrite});
     EXPECT_TRUE(equal_bytes(buffer, std::vector<float>(layout().num_floats)));  // +0: a byte for byte zero
 }
 
@@ -254,7 +254,7 @@ TEST_P(ReplicaTest, AnEmptyBatchAddsPlusZero) {
     for (std::size_t i = 0; i < buffer.size(); i += 5) buffer[i] = -0.0f;
     std::vector<float> expected = buffer;
     for (std::size_t i = 0; i < buffer.size(); i += 5) expected[i] = 0.0f;
-    replica.train({}, image_shape, 0.0f, buffer, GradientWrite::add);
+    replica.train({}, image_shape, {buffer, 0.0f, GradientWrite::add});
     EXPECT_TRUE(equal_bytes(buffer, expected));
 }
 
@@ -267,8 +267,8 @@ TEST_P(ReplicaTest, AddingHasTheBitsOfALeafWrittenFirstAndAddedLater) {
 
     std::vector<float> buffer(layout().num_floats);
     Replica replica(small_.network, small_.tensors, device());
-    replica.train(left, image_shape, 0.6f, buffer, GradientWrite::overwrite);
-    replica.train(right, image_shape, 0.4f, buffer, GradientWrite::add);
+    replica.train(left, image_shape, {buffer, 0.6f, GradientWrite::overwrite});
+    replica.train(right, image_shape, {buffer, 0.4f, GradientWrite::add});
     EXPECT_TRUE(equal_bytes(buffer, expected));
     EXPECT_EQ(tail(buffer, tail_count), 5.0f);
 }

@@ -149,8 +149,8 @@ TEST(TrainingStep, IsGradientTreeAndUpdateByTheirDefinition) {
     Replica replica(expected.network, expected.tensors);
     for (std::size_t r = 0; r < sizes.size(); ++r) {
         leaves.emplace_back(layout.num_floats);
-        replica.train(batch.replicas[r], image_shape, static_cast<float>(static_cast<double>(sizes[r]) / 8.0),
-                      leaves.back(), GradientWrite::overwrite);
+        replica.train(batch.replicas[r], image_shape,
+                      {leaves.back(), static_cast<float>(static_cast<double>(sizes[r]) / 8.0)});
     }
     std::vector<float> sum(layout.num_floats);  // of three: 0 + (1 + 2)
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = leaves[0][i] + (leaves[1][i] + leaves[2][i]);
@@ -186,7 +186,7 @@ TEST(TrainingStep, OfTheStrongRecipeIsItsDefinitionTensorByTensor) {
     model::FlatLayout const& layout = expected.network.layout;
     std::vector<float> sum(layout.num_floats);
     Replica(expected.network, expected.tensors, {}, settings.label_smoothing)
-        .train(batch.replicas[0], image_shape, 1.0f, sum, GradientWrite::overwrite);
+        .train(batch.replicas[0], image_shape, {sum, 1.0f, GradientWrite::overwrite});
     std::span<float const> const all = sum;
     StateTensors const& tensors = expected.tensors;
     for (model::FlatTensor const& tensor : layout.parameters) {
