@@ -20,6 +20,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process_stat.hpp"
+#include "core/this_host.hpp"
 
 namespace holdfast::checkpoint {
 namespace {
@@ -36,22 +37,9 @@ std::optional<std::int64_t> to_integer(std::string_view text) {
     return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-std::string first_line_of(fs::path const& path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
-
 std::string environment(char const* name) {
     char const* const value = std::getenv(name);
     return value == nullptr ? "" : value;
-}
-
-std::string host_name() {
-    char name[256] = {};
-    ::gethostname(name, sizeof name - 1);
-    return name;
 }
 
 std::string pid_namespace() {

@@ -29,6 +29,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/stop_request.hpp"
+#include "core/this_host.hpp"
 
 namespace holdfast::commands {
 namespace {
@@ -107,9 +108,7 @@ std::string own_path() {
 
 /// A name that no other supervise has.
 std::string new_name() {
-    char host[256] = {};
-    ::gethostname(host, sizeof host - 1);
-    return fmt::format("{}:{}:{}", host, ::getpid(),
+    return fmt::format("{}:{}:{}", host_name(), ::getpid(),
                        std::chrono::system_clock::now().time_since_epoch().count());
 }
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <unistd.h>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/this_host.hpp"
 #include "parallel/communicator_state.hpp"
 #include "parallel/mpi_check.hpp"
 
@@ -17,12 +17,6 @@ namespace {
 /// Large broadcasts go in pieces: MPI counts are ints, and one call for the whole buffer is several times
 /// slower.
 constexpr std::size_t broadcast_piece_bytes = std::size_t{4} << 20;
-
-std::string this_host_name() {
-    char name[256] = "";
-    gethostname(name, sizeof name - 1);
-    return name;
-}
 
 /// A scope in which this rank waits for the others.
 class Waiting {
@@ -59,7 +53,9 @@ Failure describe(std::exception_ptr const& error) {
 
 }  // namespace
 
-Communicator::Communicator() : state_(std::make_unique<State>()) { state_->host_name = this_host_name(); }
+Communicator::Communicator() : state_(std::make_unique<State>()) {
+    state_->host_name = holdfast::host_name();
+}
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
@@ -77,7 +73,7 @@ Communicator::~Communicator() {
 Communicator Communicator::collective_world(HostOf const& host_of) {
     auto state = std::make_unique<State>();
     State& s = *state;
-    s.host_name = this_host_name();
+    s.host_name = holdfast::host_name();
     int world_rank = 0;
     mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
     mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &s.size), "MPI_Comm_size");

@@ -46,9 +46,8 @@ void DeviceTrainingStep::copy_state(StateTensors const& to, StateTensors const& 
 }
 
 StateTensors DeviceTrainingStep::copied(std::vector<float>& memory, StateTensors const& from) const {
-    Averages const averages = from.has_averages() ? Averages::kept : Averages::none;
-    memory.resize(StateTensors::num_floats(layout(), averages));
-    StateTensors const copy = StateTensors::in(memory, layout(), averages);
+    memory.resize(StateTensors::num_floats(layout(), from.averages()));
+    StateTensors const copy = StateTensors::in(memory, layout(), from.averages());
     copy_state(copy, from);
     return copy;
 }

@@ -43,6 +43,7 @@ struct StateTensors {
     /// Those with a place for every parameter.
     std::vector<std::span<float>> per_parameter() const;
     bool has_averages() const { return !average_parameters.empty(); }
+    Averages averages() const { return has_averages() ? Averages::kept : Averages::none; }
     /// The averages, where they are kept, begin with the present values.
     void restart_averages() const;
 };

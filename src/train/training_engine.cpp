@@ -133,7 +133,7 @@ TrainingEngine::TrainingEngine(parallel::Communicator const& communicator, Setti
 std::unique_ptr<StateSnapshot> TrainingEngine::make_snapshot() const {
     if (!device_.has_device_memory()) return nullptr;
     return std::make_unique<StateSnapshot>(
-        network_.layout, tensors_.has_averages() ? Averages::kept : Averages::none, device_,
+        network_.layout, tensors_.averages(), device_,
         std::span<float const>(device_memory_.data(), device_memory_.size()));
 }
 

@@ -15,6 +15,7 @@
 #include "checkpoint/durable_file.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/this_host.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -38,12 +39,6 @@ int rank_of_launcher() {
     for (char const* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
         if (char const* const rank = std::getenv(name)) return std::atoi(rank);
     return 0;
-}
-
-std::string host_name() {
-    char name[256] = "";
-    ::gethostname(name, sizeof name - 1);
-    return name;
 }
 
 std::string text_of(fs::path const& path) {

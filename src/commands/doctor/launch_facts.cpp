@@ -2,9 +2,10 @@
 #include "commands/doctor/launch_facts.hpp"
 
 #include <charconv>
-#include <fstream>
 #include <sstream>
 #include <string_view>
+
+#include "core/this_host.hpp"
 
 namespace holdfast::commands::doctor {
 namespace {
@@ -17,13 +18,6 @@ std::optional<int> number_of(char const* text) {
     auto const result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (result.ec != std::errc{} || value < 0) return std::nullopt;
     return value;
-}
-
-std::string first_line_of(char const* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
 }
 
 }  // namespace
