@@ -152,12 +152,11 @@ struct Trained {
     EvaluationSums test;
 };
 
-/// Ten steps of some replicas and an evaluation. With `interrupted`, the state goes to the host and back after each, otherwise
+/// Steps of some replicas and an evaluation. With `interrupted`, the state goes to the host and back after each, otherwise
 /// each step is queued while the one before is at work.
 Trained train_here(ComputeDevice device, bool interrupted, int replicas = 5,
-                   std::string const& recipe = "tutorial") {
+                   std::string const& recipe = "tutorial", std::int64_t steps = 10) {
     constexpr std::int64_t batch_size = 8;
-    constexpr std::int64_t steps = 10;
     Communicator const alone;
     Settings settings;
     settings.recipe = recipe;
@@ -281,8 +280,8 @@ TEST_F(OnGpu, MemoryThatIsFullIsToldWithItsSize) {
 
 TEST_F(OnGpu, TrainingFollowsTheCpu) {
     for (char const* const recipe : {"tutorial", "strong"}) {
-        Trained const there = train_here(device(), false, 5, recipe);
-        Trained const here = train_here({}, false, 5, recipe);
+        Trained const there = train_here(device(), false, 5, recipe, 50);
+        Trained const here = train_here({}, false, 5, recipe, 50);
         for (std::size_t step = 0; step < here.losses.size(); ++step)
             EXPECT_NEAR(there.losses[step], here.losses[step], 1e-3) << recipe << ", step " << step;
         EXPECT_EQ(there.test.count, here.test.count);
