@@ -68,6 +68,37 @@ __global__ void leaf_kernel(float* leaf, float const* source, std::size_t count,
     }
 }
 
+struct PieceArguments {
+    static constexpr std::size_t max_pieces = 128;
+    LeafPiece pieces[max_pieces];
+};
+static_assert(sizeof(PieceArguments) < 4000, "kernel arguments are limited to 4 KB");
+/// Enough for the largest tensors, few enough for the many small ones, whose other blocks find nothing to do.
+constexpr unsigned blocks_per_piece = 64;
+
+/// blockIdx.y: the piece.
+__global__ void pieces_kernel(__grid_constant__ PieceArguments const arguments, float* not_finite) {
+    LeafPiece const& piece = arguments.pieces[blockIdx.y];
+    bool is_finite = true;
+    bool const is_aligned =
+        (reinterpret_cast<std::size_t>(piece.leaf) | reinterpret_cast<std::size_t>(piece.source)) %
+            sizeof(float4) ==
+        0;
+    std::size_t const num_vectors = is_aligned ? piece.count / 4 : 0;
+    for (std::size_t i = first_element(); i < num_vectors; i += element_stride()) {
+        float4 const values = reinterpret_cast<float4 const*>(piece.source)[i];
+        is_finite =
+            is_finite && isfinite(values.x) && isfinite(values.y) && isfinite(values.z) && isfinite(values.w);
+        reinterpret_cast<float4*>(piece.leaf)[i] = values;
+    }
+    for (std::size_t i = 4 * num_vectors + first_element(); i < piece.count; i += element_stride()) {
+        float const value = piece.source[i];
+        is_finite = is_finite && isfinite(value);
+        piece.leaf[i] = value;
+    }
+    if (!is_finite && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
+}
+
 __global__ void running_mean_kernel(float* running, float const* batch, std::size_t count) {
     for (std::size_t i = first_element(); i < count; i += element_stride())
         running[i] = __fadd_rn(__fmul_rn(0.1f, batch[i]), __fmul_rn(0.9f, running[i]));
@@ -302,6 +333,17 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     leaf_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(leaf, source, count, scale,
                                                                              write, not_finite);
     cuda_check(cudaGetLastError(), "leaf_kernel");
+}
+
+void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream) {
+    for (std::size_t begin = 0; begin < pieces.size(); begin += PieceArguments::max_pieces) {
+        std::size_t const count = std::min(pieces.size() - begin, PieceArguments::max_pieces);
+        PieceArguments arguments{};
+        std::copy_n(pieces.data() + begin, count, arguments.pieces);
+        dim3 const blocks(blocks_per_piece, static_cast<unsigned>(count));
+        pieces_kernel<<<blocks, threads_per_block, 0, native(stream)>>>(arguments, not_finite);
+        cuda_check(cudaGetLastError(), "pieces_kernel");
+    }
 }
 
 void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,

@@ -224,6 +224,11 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     if (!all_finite && not_finite != nullptr) *not_finite = 1.0f;
 }
 
+void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream) {
+    for (LeafPiece const& piece : pieces)
+        write_leaf(piece.leaf, piece.source, piece.count, 1.0f, LeafWrite::overwrite, not_finite, stream);
+}
+
 void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
               SgdRates const& rates, Stream const&) {
     for (std::size_t i = 0; i < count; ++i) sgd_update_element(tensors, gradient, i, num_decaying, rates);

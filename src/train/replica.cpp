@@ -184,6 +184,7 @@ struct Replica::State {
     }
 
     void forward_and_backward(BatchTensors const& batch) {
+        leaf.begin_values();
         // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
         scratch.zero_();
         at::Tensor const logits_NK =

@@ -128,6 +128,25 @@ TEST(DeviceRuntime, WritesAndAddsLeavesUnfused) {
     EXPECT_EQ(not_finite.data()[0], 0.0f);
 }
 
+TEST(DeviceRuntime, WritesPiecesAndNoticesWhatIsNotFinite) {
+    Stream stream;
+    DeviceFloats from(100), to(100), not_finite(1);
+    for (std::size_t i = 0; i < 100; ++i) from.data()[i] = test::leaf(0, 0, i);
+    write_pieces({{to.data() + 50, from.data(), 9}, {to.data(), from.data() + 20, 3}}, not_finite.data(),
+                 stream);
+    stream.synchronize();
+    for (std::size_t i = 0; i < 9; ++i) EXPECT_TRUE(test::same_bits(to.data()[50 + i], from.data()[i]));
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(test::same_bits(to.data()[i], from.data()[20 + i]));
+    EXPECT_EQ(to.data()[3], 0.0f);
+    EXPECT_EQ(not_finite.data()[0], 0.0f);
+    from.data()[8] = std::numeric_limits<float>::infinity();
+    write_pieces({{to.data(), from.data(), 8}}, not_finite.data(), stream);
+    EXPECT_EQ(not_finite.data()[0], 0.0f);
+    write_pieces({{to.data(), from.data(), 8}, {to.data(), from.data(), 9}}, not_finite.data(), stream);
+    stream.synchronize();
+    EXPECT_EQ(not_finite.data()[0], 1.0f);
+}
+
 TEST(DeviceRuntime, ALeafOfNothingIsPlusZero) {
     Stream stream;
     DeviceFloats leaf(3);
