@@ -96,10 +96,10 @@ def json_of(file: Path) -> dict | None:
         return None
 
 
-def bench_of(out: Path) -> dict[int, dict]:
+def bench_of(out: Path, reduction: str) -> dict[int, dict]:
     """By batch size, with the medians of the steps."""
     found = {}
-    for file in sorted(out.glob("bench-*.json")):
+    for file in sorted(out.glob(f"{reduction}-*.json")):
         if bench := json_of(file):
             bench["step_median_ms"] = statistics.median(bench["step_ms"])
             waits = bench["parts"]["data_wait_ms"]
@@ -140,18 +140,20 @@ def goals(bench: dict, pytorch: dict, runs: dict) -> list[dict]:
     return rows
 
 
-def print_tables(report: dict, bench: dict, pytorch: dict) -> None:
+def print_tables(report: dict, bench: dict, fast: dict, pytorch: dict) -> None:
     on = report["machine"].get("gpu", report["machine"]["cpu"])
     print(f"\n{on} | torch {report['machine']['torch']} | data: {report['prepared']['data']}")
     for part in report["parts"]:
         print(f"  {part['part']:10}{part['result']:16}{part['seconds']:4} s of {part['limit_s']}")
     if bench:
-        print(f"\n  {'batch':>6}{'step [ms]':>12}{'images/s':>12}{'MFU':>8}{'eager [ms]':>12}{'graph [ms]':>12}")
+        titles = f"{'fast [ms]':>12}{'eager [ms]':>12}{'graph [ms]':>12}"
+        print(f"\n  {'batch':>6}{'step [ms]':>12}{'images/s':>12}{'MFU':>8}{titles}")
         for size, row in bench.items():
             theirs = [pytorch.get((way, size)) for way in ("eager", "graph")]
             texts = [f"{result['step_ms']:.3f}" if result else "-" for result in theirs]
+            texts.insert(0, f"{fast[size]['step_median_ms']:.3f}" if size in fast else "-")
             figures = f"{row['step_median_ms']:12.3f}{row['images_per_s']:12.0f}{row['mfu']:8.3f}"
-            print(f"  {size:6}{figures}{texts[0]:>12}{texts[1]:>12}")
+            print(f"  {size:6}{figures}" + "".join(f"{text:>12}" for text in texts))
     for name, run in report["runs"].items():
         if run:
             accuracy = f"test accuracy {100 * run['test_accuracy']:.2f} %"
@@ -169,7 +171,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="made by scripts/gpu-check --prepare")
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     options = parser.parse_args()
-    bench, pytorch = bench_of(options.out), pytorch_of(options.out)
+    bench, fast = (bench_of(options.out, reduction) for reduction in ("exact", "fast"))
+    pytorch = pytorch_of(options.out)
     runs = {name: training(options.out / name) for name in ("tutorial", "strong")}
     report = {
         "device": options.device,
@@ -177,12 +180,13 @@ def main() -> None:
         "prepared": facts_of(options.folder),
         "parts": parts_of(options.out),
         "bench": list(bench.values()),
+        "bench_fast": list(fast.values()),
         "pytorch": json_of(options.out / "pytorch.json"),
         "runs": runs,
         "goals": goals(bench, pytorch, runs) if options.device == "cuda" else [],
     }
     (options.out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    print_tables(report, bench, pytorch)
+    print_tables(report, bench, fast, pytorch)
     print(f"\n  all figures: {options.out / 'report.json'}")
     failed = [part["part"] for part in report["parts"] if part["result"] not in ("passed", "skipped")]
     if failed:
