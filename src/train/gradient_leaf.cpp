@@ -95,11 +95,13 @@ void GradientLeaf::write_tail(at::Tensor const& loss, at::Tensor const& num_corr
 }
 
 void GradientLeaf::collect_later(at::Tensor const& values, std::size_t offset) {
-    std::span<float const> const source = floats_of(values);
-    pieces_.push_back({collected_.data() + offset, source.data(), source.size()});
+    auto const size = static_cast<std::size_t>(values.numel());
+    pieces_.push_back(
+        {collected_.data() + offset, values.const_data_ptr(), size,
+         values.scalar_type() == at::kBFloat16 ? cuda::PieceType::bfloat16 : cuda::PieceType::float32});
     sources_.push_back(values);
     for (EarlyPart& part : early_parts_) {
-        std::size_t const num_new = size_of_common(part.range, {offset, offset + source.size()});
+        std::size_t const num_new = size_of_common(part.range, {offset, offset + size});
         part.num_missing -= num_new;
         if (num_new == 0 || part.num_missing > 0) continue;
         collect();

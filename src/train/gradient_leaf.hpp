@@ -56,7 +56,7 @@ class GradientLeaf {
     void begin(LeafTarget const& target);
     /// The values of a pass follow. Forgets what a pass that was broken off has left.
     void begin_values();
-    /// At buffer[offset]. `values` is dense float32 on the device, and nobody writes to it any more.
+    /// At buffer[offset]. `values` is dense float32, or on a device bfloat16, and nobody writes to it any more.
     void write(at::Tensor const& values, std::size_t offset);
     /// The metrics, after all values. `loss` and `num_correct` are scalars on the device, float32 and int64.
     void write_tail(at::Tensor const& loss, at::Tensor const& num_correct, std::int64_t num_samples);

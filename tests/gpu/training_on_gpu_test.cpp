@@ -130,6 +130,18 @@ TEST_F(OnGpu, PiecesComeToTheirPlaces) {
         expect_bits(in_host(leaf), [&](std::size_t i) { return expected[i]; });
         EXPECT_EQ(in_host(not_finite)[0], 0.0f);
     }
+    {
+        cuda::Memory<std::uint16_t, cuda::MemoryKind::device> const halves(count);
+        cuda::DeviceFloats const leaf(count);
+        cuda::DeviceFloats const there = on_device(values);
+        cuda::round_to_bfloat16(halves.data(), there.data(), count, *stream_);
+        cuda::write_pieces(
+            {{leaf.data(), halves.data(), count - 5, cuda::PieceType::bfloat16},
+             {leaf.data() + count - 5, halves.data() + count - 5, 5, cuda::PieceType::bfloat16}},
+            nullptr, *stream_);
+        expect_bits(in_host(leaf),
+                    [&](std::size_t i) { return cuda::float_of_bfloat16(cuda::bfloat16_bits(values[i])); });
+    }
     values[1003] = INFINITY;
     cuda::DeviceFloats const there = on_device(values);
     cuda::DeviceFloats const leaf(count);
