@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="made by scripts/gpu-check --prepare")
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     options = parser.parse_args()
-    bench, fast = bench_of(options.out, "exact"), bench_of(options.out, "fast")
+    bench, fast = (bench_of(options.out, reduction) for reduction in ("exact", "fast"))
     pytorch = pytorch_of(options.out)
     runs = {name: training(options.out / name) for name in ("tutorial", "strong")}
     report = {

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "cuda/augmentation.hpp"
+#include "cuda/bfloat16.hpp"
 
 namespace holdfast::cuda {
 
@@ -43,13 +43,6 @@ struct BatchSource {
     std::int64_t epoch = 0;
     ImageTransform transform;
 };
-
-/// The upper half of a float32, rounded to nearest, ties to even, as LibTorch rounds. `value` is no NaN.
-HOLDFAST_HOST_DEVICE inline std::uint16_t bfloat16_bits(float value) {
-    std::uint32_t bits = 0;
-    memcpy(&bits, &value, sizeof bits);
-    return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 /// Elements first, first + stride, ... of image n of the batch, at images[n]: float32 or bfloat16, all images densely one after
 /// the other.

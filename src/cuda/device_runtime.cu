@@ -58,14 +58,103 @@ __global__ void sum_kernel(float* out, SumArguments const arguments, std::size_t
     }
 }
 
+__device__ bool is_multiple(void const* address, std::size_t unit) {
+    return reinterpret_cast<std::size_t>(address) % unit == 0;
+}
+
+/// Four numbers a thread and access, where they lie so: of single ones too few are under way to keep the memory busy.
+__device__ std::size_t num_fours(std::size_t count, bool is_aligned) { return is_aligned ? count / 4 : 0; }
+
+__device__ bool are_finite(float4 const& values) {
+    return isfinite(values.x) && isfinite(values.y) && isfinite(values.z) && isfinite(values.w);
+}
+
 __global__ void leaf_kernel(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
                             float* not_finite) {
-    for (std::size_t i = first_element(); i < count; i += element_stride()) {
+    std::size_t const fours =
+        num_fours(count, is_multiple(leaf, sizeof(float4)) && is_multiple(source, sizeof(float4)));
+    bool is_finite = true;
+    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+        float4 const values =
+            source != nullptr ? reinterpret_cast<float4 const*>(source)[i] : make_float4(0, 0, 0, 0);
+        is_finite = is_finite && are_finite(values);
+        float4 result = make_float4(__fmul_rn(scale, values.x), __fmul_rn(scale, values.y),
+                                    __fmul_rn(scale, values.z), __fmul_rn(scale, values.w));
+        if (write == LeafWrite::add) {
+            float4 const old = reinterpret_cast<float4 const*>(leaf)[i];
+            result = make_float4(__fadd_rn(old.x, result.x), __fadd_rn(old.y, result.y),
+                                 __fadd_rn(old.z, result.z), __fadd_rn(old.w, result.w));
+        }
+        reinterpret_cast<float4*>(leaf)[i] = result;
+    }
+    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride()) {
         float const value = source != nullptr ? source[i] : 0.0f;
-        if (!isfinite(value) && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
+        is_finite = is_finite && isfinite(value);
         float const scaled = __fmul_rn(scale, value);
         leaf[i] = write == LeafWrite::add ? __fadd_rn(leaf[i], scaled) : scaled;
     }
+    if (!is_finite && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
+}
+
+/// A LeafPiece, in less memory.
+struct PackedPiece {
+    float* leaf;
+    void const* source;
+    std::uint32_t count;
+    PieceType type;
+};
+struct PieceArguments {
+    static constexpr std::size_t max_pieces = 128;
+    PackedPiece pieces[max_pieces];
+};
+static_assert(sizeof(PieceArguments) < 4000, "kernel arguments are limited to 4 KB");
+/// Enough for the largest tensors, few enough for the many small ones, whose other blocks find nothing to do.
+constexpr unsigned blocks_per_piece = 64;
+
+__device__ float4 four_values(PackedPiece const& piece, std::size_t i) {
+    if (piece.type == PieceType::float32) return static_cast<float4 const*>(piece.source)[i];
+    ushort4 const bits = static_cast<ushort4 const*>(piece.source)[i];
+    return make_float4(float_of_bfloat16(bits.x), float_of_bfloat16(bits.y), float_of_bfloat16(bits.z),
+                       float_of_bfloat16(bits.w));
+}
+
+__device__ float one_value(PackedPiece const& piece, std::size_t i) {
+    return piece.type == PieceType::float32
+               ? static_cast<float const*>(piece.source)[i]
+               : float_of_bfloat16(static_cast<std::uint16_t const*>(piece.source)[i]);
+}
+
+/// blockIdx.y: the piece.
+__global__ void pieces_kernel(__grid_constant__ PieceArguments const arguments, float* not_finite) {
+    PackedPiece const piece = arguments.pieces[blockIdx.y];
+    bool const is_aligned =
+        is_multiple(piece.leaf, sizeof(float4)) &&
+        is_multiple(piece.source, piece.type == PieceType::float32 ? sizeof(float4) : sizeof(ushort4));
+    std::size_t const fours = num_fours(piece.count, is_aligned);
+    bool is_finite = true;
+    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+        float4 const values = four_values(piece, i);
+        is_finite = is_finite && are_finite(values);
+        reinterpret_cast<float4*>(piece.leaf)[i] = values;
+    }
+    for (std::size_t i = 4 * fours + first_element(); i < piece.count; i += element_stride()) {
+        float const value = one_value(piece, i);
+        is_finite = is_finite && isfinite(value);
+        piece.leaf[i] = value;
+    }
+    if (!is_finite && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
+}
+
+__global__ void round_kernel(std::uint16_t* rounded, float const* values, std::size_t count) {
+    std::size_t const fours =
+        num_fours(count, is_multiple(rounded, sizeof(ushort4)) && is_multiple(values, sizeof(float4)));
+    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+        float4 const four = reinterpret_cast<float4 const*>(values)[i];
+        reinterpret_cast<ushort4*>(rounded)[i] = make_ushort4(bfloat16_bits(four.x), bfloat16_bits(four.y),
+                                                              bfloat16_bits(four.z), bfloat16_bits(four.w));
+    }
+    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride())
+        rounded[i] = bfloat16_bits(values[i]);
 }
 
 __global__ void running_mean_kernel(float* running, float const* batch, std::size_t count) {
@@ -78,9 +167,36 @@ __global__ void running_variance_kernel(float* running, float const* batch, std:
         running[i] = __fmaf_rn(0.1f, batch[i], __fmul_rn(0.9f, running[i]));
 }
 
+__device__ float4& four_of(float* values, std::size_t i) { return reinterpret_cast<float4*>(values)[i]; }
+
 __global__ void sgd_kernel(SgdTensors const tensors, float const* gradient, std::size_t count,
                            std::size_t num_decaying, SgdRates const rates) {
-    for (std::size_t i = first_element(); i < count; i += element_stride())
+    std::size_t const fours = num_fours(count, is_multiple(tensors.parameters, sizeof(float4)) &&
+                                                   is_multiple(tensors.momentum, sizeof(float4)) &&
+                                                   is_multiple(tensors.average, sizeof(float4)) &&
+                                                   is_multiple(gradient, sizeof(float4)));
+    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+        float4 parameters = four_of(tensors.parameters, i);
+        float4 velocities = four_of(tensors.momentum, i);
+        float4 const slopes = reinterpret_cast<float4 const*>(gradient)[i];
+        auto const decays = [&](int of_four) {
+            return 4 * i + of_four < num_decaying && rates.weight_decay != 0;
+        };
+        sgd_update(parameters.x, velocities.x, slopes.x, decays(0), rates);
+        sgd_update(parameters.y, velocities.y, slopes.y, decays(1), rates);
+        sgd_update(parameters.z, velocities.z, slopes.z, decays(2), rates);
+        sgd_update(parameters.w, velocities.w, slopes.w, decays(3), rates);
+        four_of(tensors.parameters, i) = parameters;
+        four_of(tensors.momentum, i) = velocities;
+        if (tensors.average == nullptr) continue;
+        float4 average = four_of(tensors.average, i);
+        average.x = moved_average(average.x, parameters.x, rates.average_weight);
+        average.y = moved_average(average.y, parameters.y, rates.average_weight);
+        average.z = moved_average(average.z, parameters.z, rates.average_weight);
+        average.w = moved_average(average.w, parameters.w, rates.average_weight);
+        four_of(tensors.average, i) = average;
+    }
+    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride())
         sgd_update_element(tensors, gradient, i, num_decaying, rates);
 }
 
@@ -302,6 +418,29 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     leaf_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(leaf, source, count, scale,
                                                                              write, not_finite);
     cuda_check(cudaGetLastError(), "leaf_kernel");
+}
+
+void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream) {
+    for (std::size_t begin = 0; begin < pieces.size(); begin += PieceArguments::max_pieces) {
+        std::size_t const count = std::min(pieces.size() - begin, PieceArguments::max_pieces);
+        PieceArguments arguments{};
+        for (std::size_t i = 0; i < count; ++i) {
+            LeafPiece const& piece = pieces[begin + i];
+            require(piece.count <= UINT32_MAX, ExitCode::internal_error, "a tensor of {} numbers",
+                    piece.count);
+            arguments.pieces[i] = {piece.leaf, piece.source, static_cast<std::uint32_t>(piece.count),
+                                   piece.type};
+        }
+        dim3 const blocks(blocks_per_piece, static_cast<unsigned>(count));
+        pieces_kernel<<<blocks, threads_per_block, 0, native(stream)>>>(arguments, not_finite);
+        cuda_check(cudaGetLastError(), "pieces_kernel");
+    }
+}
+
+void round_to_bfloat16(std::uint16_t* rounded, float const* values, std::size_t count, Stream const& stream) {
+    if (count == 0) return;
+    round_kernel<<<num_blocks(count), threads_per_block, 0, native(stream)>>>(rounded, values, count);
+    cuda_check(cudaGetLastError(), "round_kernel");
 }
 
 void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,

@@ -146,6 +146,21 @@ enum class LeafWrite { overwrite, add };
 void write_leaf(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
                 float* not_finite, Stream const& stream);
 
+enum class PieceType : std::uint32_t { float32, bfloat16 };
+/// Numbers on their way into a leaf.
+struct LeafPiece {
+    float* leaf;
+    void const* source;
+    std::size_t count;
+    PieceType type = PieceType::float32;
+};
+/// leaf[i] = source[i], which is exact, for each piece; *not_finite as in write_leaf. Starting a kernel for each of a network's hundred tensors would
+/// take longer than copying them.
+void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream);
+
+/// rounded[i] = bfloat16_bits(values[i]).
+void round_to_bfloat16(std::uint16_t* rounded, float const* values, std::size_t count, Stream const& stream);
+
 /// sgd_update_element of every element, in one pass: the bits of optim::sgd_step.
 void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
               SgdRates const& rates, Stream const& stream);

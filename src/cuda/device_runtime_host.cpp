@@ -224,6 +224,22 @@ void write_leaf(float* leaf, float const* source, std::size_t count, float scale
     if (!all_finite && not_finite != nullptr) *not_finite = 1.0f;
 }
 
+void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { write_pieces(pieces, not_finite, now); })) return;
+    for (LeafPiece const& piece : pieces)
+        for (std::size_t i = 0; i < piece.count; ++i) {
+            piece.leaf[i] = piece.type == PieceType::float32
+                                ? static_cast<float const*>(piece.source)[i]
+                                : float_of_bfloat16(static_cast<std::uint16_t const*>(piece.source)[i]);
+            if (!std::isfinite(piece.leaf[i]) && not_finite != nullptr) *not_finite = 1.0f;
+        }
+}
+
+void round_to_bfloat16(std::uint16_t* rounded, float const* values, std::size_t count, Stream const& stream) {
+    if (deferred(stream, [=](Stream const& now) { round_to_bfloat16(rounded, values, count, now); })) return;
+    for (std::size_t i = 0; i < count; ++i) rounded[i] = bfloat16_bits(values[i]);
+}
+
 void sgd_step(SgdTensors const& tensors, float const* gradient, std::size_t count, std::size_t num_decaying,
               SgdRates const& rates, Stream const&) {
     for (std::size_t i = 0; i < count; ++i) sgd_update_element(tensors, gradient, i, num_decaying, rates);

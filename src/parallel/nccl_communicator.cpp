@@ -205,12 +205,12 @@ void NcclCommunicator::require_no_trouble() const {
         fail_with("the gradient exchange", error, std::source_location::current());
 }
 
-NcclFloats::NcclFloats(Communicator const& ranks, NcclCommunicator const& nccl_communicator,
+NcclFloats::NcclFloats(Communicator const& ranks, NcclCommunicator const* nccl_communicator,
                        std::size_t count)
     : nccl_(nccl_communicator) {
     std::size_t const size_bytes = count * sizeof(float);
     // A failure shows as no memory: plain memory either is there or says why not.
-    if (nccl().has_registered_memory() && size_bytes > 0 &&
+    if (nccl_ != nullptr && nccl().has_registered_memory() && size_bytes > 0 &&
         nccl().mem_alloc(&from_nccl_, size_bytes) != ncclSuccess)
         from_nccl_ = nullptr;
     // Registered memory on one rank and other memory on another is undefined: NCCL's user guide, "User Buffer Registration".
@@ -231,7 +231,7 @@ NcclFloats::NcclFloats(Communicator const& ranks, NcclCommunicator const& nccl_c
         cuda::fill_with_zero(data_, count, stream);
         stream.synchronize();
         ncclWindow_t window = nullptr;  // stays null where this machine has nothing to gain by it
-        nccl_check(nccl().comm_window_register(nccl_.get(), from_nccl_, size_bytes, &window,
+        nccl_check(nccl().comm_window_register(nccl_->get(), from_nccl_, size_bytes, &window,
                                                NCCL_WIN_COLL_SYMMETRIC),
                    "ncclCommWindowRegister (NCCL_WIN_ENABLE=0 does without it)");
         window_ = window;
@@ -241,7 +241,7 @@ NcclFloats::NcclFloats(Communicator const& ranks, NcclCommunicator const& nccl_c
 NcclFloats::~NcclFloats() {
     // As for all device memory: freeing waits for the GPU.
     if (from_nccl_ == nullptr || std::uncaught_exceptions() > 0) return;
-    if (window_ != nullptr) nccl().comm_window_deregister(nccl_.get(), static_cast<ncclWindow_t>(window_));
+    if (window_ != nullptr) nccl().comm_window_deregister(nccl_->get(), static_cast<ncclWindow_t>(window_));
     nccl().mem_free(from_nccl_);
 }
 

@@ -59,8 +59,8 @@ class NcclCommunicator {
 /// copies of its own; plain device memory where the NCCL that is loaded or one of the ranks cannot. Aligned to 4096 bytes.
 class NcclFloats {
   public:
-    /// Collective. `count` is the same on all ranks.
-    NcclFloats(Communicator const& ranks, NcclCommunicator const& nccl, std::size_t count);
+    /// Collective. `count` is the same on all ranks. Without `nccl` it is plain memory.
+    NcclFloats(Communicator const& ranks, NcclCommunicator const* nccl, std::size_t count);
     ~NcclFloats();
     NcclFloats(NcclFloats const&) = delete;
     NcclFloats& operator=(NcclFloats const&) = delete;
@@ -69,7 +69,7 @@ class NcclFloats {
     bool is_registered() const { return window_ != nullptr; }
 
   private:
-    NcclCommunicator const& nccl_;
+    NcclCommunicator const* nccl_;
     float* data_ = nullptr;
     void* from_nccl_ = nullptr;  ///< null: `plain_` is the memory
     cuda::DeviceFloats plain_;

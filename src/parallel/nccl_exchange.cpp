@@ -34,7 +34,6 @@ NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig cons
       reduction_(config.reduction),
       num_floats_(config.num_floats),
       stream_(stream),
-      nccl_(communicator),
       memory_plan_([&] {
           std::vector<BufferPlan> const plans = collective_plans(communicator, config);
           std::vector<ReplicaRange> sources;
@@ -48,7 +47,9 @@ NcclExchange::NcclExchange(Communicator const& communicator, ExchangeConfig cons
           make_buckets(bucket_floats, config.num_early_floats);
           return memory_plan(plans);
       }()),
-      memory_(communicator, nccl_, memory_plan_.size) {}
+      // A communicator of one takes a second and memory, and may fail, for nothing.
+      nccl_(is_alone() ? nullptr : std::make_unique<NcclCommunicator>(communicator)),
+      memory_(communicator, nccl_.get(), memory_plan_.size) {}
 
 void NcclExchange::make_buckets(std::size_t bucket_floats, std::size_t num_early_floats) {
     std::size_t const unit = cache_line_floats * static_cast<std::size_t>(num_ranks_);
@@ -140,7 +141,7 @@ void NcclExchange::gather_exact_sum(Bucket const& bucket) {
         return data + bucket.begin + static_cast<std::size_t>(owner) * chunk;
     };
     std::vector<float const*> sources;
-    nccl_.group([&] {
+    nccl_->group([&] {
         float* place = memory_.data() + memory_plan_.received_begin;
         for (int peer = 0; peer < num_ranks_; ++peer) {
             for (PartialSum const& partial : plan_.partial_sums) {
@@ -148,10 +149,10 @@ void NcclExchange::gather_exact_sum(Bucket const& bucket) {
                 if (peer == rank_)
                     sources.push_back(mine);
                 else
-                    nccl_.send(mine, chunk, peer, exchange_stream_);
+                    nccl_->send(mine, chunk, peer, exchange_stream_);
             }
             for (int node = 0; peer != rank_ && node < num_nodes_[static_cast<std::size_t>(peer)]; ++node) {
-                nccl_.receive(place, chunk, peer, exchange_stream_);
+                nccl_->receive(place, chunk, peer, exchange_stream_);
                 sources.push_back(place);
                 place += chunk;
             }
@@ -159,7 +160,7 @@ void NcclExchange::gather_exact_sum(Bucket const& bucket) {
     });
     float* const finished = chunk_of(sum(), rank_);
     cuda::sum_in_order(finished, sources, order_, chunk, exchange_stream_);
-    nccl_.all_gather(finished, sum() + bucket.begin, chunk, exchange_stream_);
+    nccl_->all_gather(finished, sum() + bucket.begin, chunk, exchange_stream_);
 }
 
 void NcclExchange::gather_fast_sum(Bucket const& bucket) {
@@ -171,7 +172,7 @@ void NcclExchange::gather_fast_sum(Bucket const& bucket) {
         sources.push_back(buffer_data(partial.buffer) + bucket.begin);
     }
     cuda::sum_in_order(sum() + bucket.begin, sources, in_turn, bucket.size, exchange_stream_);
-    nccl_.all_reduce(sum() + bucket.begin, bucket.size, exchange_stream_);
+    nccl_->all_reduce(sum() + bucket.begin, bucket.size, exchange_stream_);
 }
 
 void NcclExchange::wait() {
@@ -180,7 +181,7 @@ void NcclExchange::wait() {
     while (true) {
         bool const is_done = done_.is_reached();
         // After an error the GPU may never get there; what it computed, if it did, is not the sum.
-        nccl_.require_no_trouble();
+        if (nccl_) nccl_->require_no_trouble();
         if (is_done) return;
         if (!is_waiting && gradient_is_written_.is_reached()) tell_waiting(is_waiting = true);
         std::this_thread::yield();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class NcclExchange : public GradientExchange {
     void reduce(Consume const& consume) override;
     /// Throws Error(retry) when NCCL reports that a peer or the network is lost.
     void wait() override;
-    char const* trouble() const override { return nccl_.trouble(); }
+    char const* trouble() const override { return nccl_ ? nccl_->trouble() : nullptr; }
     std::string name() const override { return reduction_ == Reduction::exact ? "NCCL" : "NCCL, fast"; }
 
   private:
@@ -79,8 +80,8 @@ class NcclExchange : public GradientExchange {
     std::vector<FloatRange> early_parts_;  ///< the first of these, unless the rank is alone
     std::size_t next_bucket_ = 0;
     cuda::Stream const& stream_;
-    NcclCommunicator nccl_;
     MemoryPlan memory_plan_;
+    std::unique_ptr<NcclCommunicator> nccl_;  ///< null if the rank is alone
     NcclFloats memory_;
     cuda::Stream exchange_stream_{cuda::StreamPriority::high};
     cuda::Event bucket_is_written_;

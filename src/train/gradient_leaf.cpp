@@ -48,20 +48,22 @@ GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device
 void GradientLeaf::begin(LeafTarget const& target) {
     target_ = target;
     all_finite_ = true;
+}
+
+void GradientLeaf::begin_values() {
     if (!device_.has_device_memory()) return;
+    pieces_.clear();
+    sources_.clear();
     for (EarlyPart& part : early_parts_) part.num_missing = part.num_values;
     cuda::fill_with_zero(collected_.data() + tail_begin_, model::FlatLayout::tail_size, *device_.stream);
 }
 
 void GradientLeaf::write(at::Tensor const& values, std::size_t offset) {
-    std::span<float const> const source = floats_of(values);
     if (device_.has_device_memory()) {
-        cuda::write_leaf(collected_.data() + offset, source.data(), source.size(), 1.0f,
-                         cuda::LeafWrite::overwrite, collected_.data() + tail_begin_ + tail_not_finite,
-                         *device_.stream);
-        mark_collected(offset, offset + source.size());
+        collect_later(values, offset);
         return;
     }
+    std::span<float const> const source = floats_of(values);
     std::span<float> const target = target_.buffer.subspan(offset, source.size());
     bool const finite = target_.write == GradientWrite::add ? add_scaled(target, source, target_.weight)
                                                             : copy_scaled(target, source, target_.weight);
@@ -73,15 +75,12 @@ void GradientLeaf::write_tail(at::Tensor const& loss, at::Tensor const& num_corr
     float const count = static_cast<float>(num_samples);
     if (device_.has_device_memory()) {
         cuda::Stream const& stream = *device_.stream;
-        float* const tail = collected_.data() + tail_begin_;
-        cuda::write_leaf(tail + tail_loss, floats_of(loss).data(), 1, 1.0f, cuda::LeafWrite::overwrite,
-                         tail + tail_not_finite, stream);
-        at::Tensor const correct = num_correct.to(at::kFloat);
-        cuda::write_leaf(tail + tail_correct, floats_of(correct).data(), 1, 1.0f, cuda::LeafWrite::overwrite,
-                         nullptr, stream);
+        collect_later(loss, tail_begin_ + tail_loss);
+        collect_later(num_correct.to(at::kFloat), tail_begin_ + tail_correct);
+        collect();
         // Not a copy from the host, which would wait for the work in the stream.
-        cuda::write_leaf(tail + tail_count, one_.data(), 1, count, cuda::LeafWrite::overwrite, nullptr,
-                         stream);
+        cuda::write_leaf(collected_.data() + tail_begin_ + tail_count, one_.data(), 1, count,
+                         cuda::LeafWrite::overwrite, nullptr, stream);
         return;
     }
     std::span<float> const target = target_.buffer.subspan(tail_begin_, model::FlatLayout::tail_size);
@@ -95,12 +94,25 @@ void GradientLeaf::write_tail(at::Tensor const& loss, at::Tensor const& num_corr
         target[i] = target_.write == GradientWrite::add ? target[i] + values[i] : values[i];
 }
 
-void GradientLeaf::mark_collected(std::size_t begin, std::size_t end) {
+void GradientLeaf::collect_later(at::Tensor const& values, std::size_t offset) {
+    auto const size = static_cast<std::size_t>(values.numel());
+    pieces_.push_back(
+        {collected_.data() + offset, values.const_data_ptr(), size,
+         values.scalar_type() == at::kBFloat16 ? cuda::PieceType::bfloat16 : cuda::PieceType::float32});
+    sources_.push_back(values);
     for (EarlyPart& part : early_parts_) {
-        std::size_t const num_new = size_of_common(part.range, {begin, end});
+        std::size_t const num_new = size_of_common(part.range, {offset, offset + size});
         part.num_missing -= num_new;
-        if (num_new > 0 && part.num_missing == 0) part.is_collected.record(*device_.stream);
+        if (num_new == 0 || part.num_missing > 0) continue;
+        collect();
+        part.is_collected.record(*device_.stream);
     }
+}
+
+void GradientLeaf::collect() {
+    cuda::write_pieces(pieces_, collected_.data() + tail_begin_ + tail_not_finite, *device_.stream);
+    pieces_.clear();
+    sources_.clear();
 }
 
 void GradientLeaf::write_collected(parallel::FloatRange range, float weight, cuda::Stream const& stream) {

@@ -11,6 +11,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "model/flat_layout.hpp"
 #include "parallel/gradient_exchange.hpp"
@@ -53,7 +54,9 @@ class GradientLeaf {
 
     /// What follows goes there.
     void begin(LeafTarget const& target);
-    /// At buffer[offset]. `values` is dense float32 on the device.
+    /// The values of a pass follow. Forgets what a pass that was broken off has left.
+    void begin_values();
+    /// At buffer[offset]. `values` is dense float32, or on a device bfloat16, and nobody writes to it any more.
     void write(at::Tensor const& values, std::size_t offset);
     /// The metrics, after all values. `loss` and `num_correct` are scalars on the device, float32 and int64.
     void write_tail(at::Tensor const& loss, at::Tensor const& num_correct, std::int64_t num_samples);
@@ -69,7 +72,9 @@ class GradientLeaf {
         std::size_t num_missing = 0;
         cuda::Event is_collected{};
     };
-    void mark_collected(std::size_t begin, std::size_t end);
+    /// To its place in `collected_`, with others, when an early part is complete or the pass ends.
+    void collect_later(at::Tensor const& values, std::size_t offset);
+    void collect();
     void write_collected(parallel::FloatRange range, float weight, cuda::Stream const& stream);
 
     std::size_t tail_begin_;
@@ -78,6 +83,8 @@ class GradientLeaf {
     bool all_finite_ = true;        ///< in host memory
     cuda::DeviceFloats collected_;  ///< in device memory: the leaf before it is scaled
     cuda::DeviceFloats one_;
+    std::vector<cuda::LeafPiece> pieces_;       ///< to be collected
+    std::vector<at::Tensor> sources_;           ///< their memory
     std::deque<EarlyPart> early_parts_;         ///< in the order of the exchange
     std::optional<cuda::Stream> early_stream_;  ///< beside the backward pass
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/numeric_fingerprint.hpp"
 
-#include <string_view>
+#include <caffe2/core/common.h>
 #include <vector>
 
 #include <ATen/Version.h>
@@ -59,11 +59,11 @@ std::string torch_version() {
 }
 
 std::string torch_version_loaded() {
-    std::string const config = at::show_config();  // "... Build settings: ..., TORCH_VERSION=2.15.0, ..."
-    std::string_view const key = "TORCH_VERSION=";
-    std::size_t const begin = config.find(key);
-    if (begin == std::string::npos) return "unknown";
-    return config.substr(begin + key.size(), config.find_first_of(", \n", begin) - begin - key.size());
+    // Not at::show_config(), which says it too: it asks for LibTorch's part for GPUs, and whoever asks before that is loaded switches
+    // it off for good (getCUDAHooks() in ATen/detail/CUDAHooksInterface.cpp).
+    auto const& options = caffe2::GetBuildOptions();
+    auto const found = options.find("TORCH_VERSION");
+    return found == options.end() ? "unknown" : found->second;
 }
 
 std::string cpu_capability() { return at::get_cpu_capability(); }

@@ -36,13 +36,16 @@ at::MemoryFormat memory_format(std::size_t num_axes, ComputeDevice device) {
     return is_nhwc && num_axes == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
-at::Tensor view(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t buffer_begin,
-                ComputeDevice device) {
-    float* const data = buffer.data() + (tensor.offset - buffer_begin);
-    at::TensorOptions const options = at::TensorOptions(at::kFloat).device(torch_device(device));
+at::Tensor view_at(void* data, at::ScalarType type, model::FlatTensor const& tensor, ComputeDevice device) {
+    at::TensorOptions const options = at::TensorOptions(type).device(torch_device(device));
     if (memory_format(tensor.shape.size(), device) == at::MemoryFormat::ChannelsLast)
         return at::from_blob(data, tensor.shape, c10::get_channels_last_strides_2d(tensor.shape), options);
     return at::from_blob(data, tensor.shape, options);
+}
+
+at::Tensor view(std::span<float> buffer, model::FlatTensor const& tensor, std::size_t buffer_begin,
+                ComputeDevice device) {
+    return view_at(buffer.data() + (tensor.offset - buffer_begin), at::kFloat, tensor, device);
 }
 
 /// While it lives, LibTorch queues this thread's work on the GPU in our stream.
@@ -133,6 +136,7 @@ struct Replica::State {
         : network(the_network),
           device(the_device),
           label_smoothing(the_label_smoothing),
+          parameters(the_tensors.parameters),
           leaf(the_network.layout, the_device, early_parts) {
         StreamScope const scope(device);
         model::FlatLayout const& layout = network.layout;
@@ -148,12 +152,17 @@ struct Replica::State {
         bool const has_averages = the_tensors.has_averages();
         std::span<float> const evaluated_statistics =
             has_averages ? the_tensors.average_statistics : the_tensors.statistics;
+        if (device.has_device_memory() && multiplied_type(device) == at::kBFloat16)
+            rounded_weights = cuda::Memory<std::uint16_t, cuda::MemoryKind::device>(layout.decaying_end);
         for (model::FlatTensor const& tensor : layout.parameters) {
+            at::Tensor const exact = view(parameters, tensor, 0, device);
+            bool const is_rounded = tensor.offset < rounded_weights.size();
             training.parameters.push_back(
-                view(the_tensors.parameters, tensor, 0, device).set_requires_grad(true));
-            evaluation.parameters.push_back(has_averages
-                                                ? view(the_tensors.average_parameters, tensor, 0, device)
-                                                : training.parameters.back());
+                is_rounded ? view_at(rounded_weights.data() + tensor.offset, at::kBFloat16, tensor, device)
+                           : exact);
+            training.parameters.back().set_requires_grad(true);
+            evaluation.parameters.push_back(
+                has_averages ? view(the_tensors.average_parameters, tensor, 0, device) : exact);
         }
         for (model::FlatTensor const& tensor : layout.running_means) {
             training.running_means.push_back(view(batch_statistics, tensor, layout.means_begin, device));
@@ -184,6 +193,10 @@ struct Replica::State {
     }
 
     void forward_and_backward(BatchTensors const& batch) {
+        leaf.begin_values();
+        if (rounded_weights.size() > 0)
+            cuda::round_to_bfloat16(rounded_weights.data(), parameters.data(), rounded_weights.size(),
+                                    *device.stream);
         // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
         scratch.zero_();
         at::Tensor const logits_NK =
@@ -214,6 +227,10 @@ struct Replica::State {
     model::ResNet const& network;
     ComputeDevice device;
     double label_smoothing;
+    std::span<float> parameters;
+    /// With bfloat16, what is multiplied: all weights of convolutions and the linear layer, rounded once a pass by one kernel; LibTorch
+    /// would start one for each of them, and one for each of their gradients. Otherwise nothing.
+    cuda::Memory<std::uint16_t, cuda::MemoryKind::device> rounded_weights;
     GradientLeaf leaf;  ///< of the batch being trained
     std::vector<float> host_scratch;
     cuda::DeviceFloats device_scratch;

@@ -32,11 +32,11 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
                              optim::SgdRates const& rates, bool ask_to_stop, LookAhead const& look_ahead) {
     std::int64_t const step = batch.step;  // the batch is gone after look_ahead
     if (!std::exchange(is_ahead_, false)) compute(batch, shape);
+    mark(step, exchange_begun);
     if (ask_to_stop) {
         int const own_buffer = exchange_.plan().partial_sums.front().buffer;
         add_one(exchange_.buffer(own_buffer).data() + layout_.tail_begin + tail_stop);
     }
-    mark(step, computed);
 
     phases_->enter(Phase::exchange, step);
     {
@@ -65,7 +65,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     result.is_finite = sums[tail_not_finite] == 0.0f;
     result.stop_requested = sums[tail_stop] != 0.0f;
     result.compute_s = seconds_between(step, begun, computed);
-    result.exchange_s = seconds_between(step, computed, updated);
+    result.exchange_s = seconds_between(step, exchange_begun, updated);
     if (result.stop_requested) drop_what_is_ahead();
     return result;
 }
@@ -110,6 +110,7 @@ void TrainingStep::compute(data::StepBatch const& batch, data::ImageShape shape)
                          });
         }
     }
+    mark(batch.step, computed);
 }
 
 void HostTrainingStep::mark(std::int64_t, Moment moment) {

@@ -62,9 +62,10 @@ class TrainingStep {
   protected:
     model::FlatLayout const& layout() const { return layout_; }
 
-    /// Points in a step.
-    enum Moment : std::size_t { begun, computed, updated };
-    static constexpr std::size_t num_moments = 3;
+    /// Points in a step. A device that was given the passes ahead has computed before the host begins the exchange: what lies
+    /// between the two is neither, and the device was idle.
+    enum Moment : std::size_t { begun, computed, exchange_begun, updated };
+    static constexpr std::size_t num_moments = 4;
 
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);

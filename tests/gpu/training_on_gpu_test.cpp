@@ -14,6 +14,7 @@
 #include "data/synthetic_images.hpp"
 #include "optim/moving_average.hpp"
 #include "optim/sgd.hpp"
+#include "parallel/nccl_communicator.hpp"
 #include "support/copying_exchange.hpp"
 #include "support/gradient_leaves.hpp"
 #include "support/launch_table_of.hpp"
@@ -106,6 +107,49 @@ TEST_F(OnGpu, LeavesAreUnfused) {
     EXPECT_EQ(in_host(not_finite)[0], 0.0f);
     cuda::write_leaf(leaf.data(), nan_there.data(), 2, 1.0f, cuda::LeafWrite::overwrite, not_finite.data(),
                      *stream_);
+    EXPECT_EQ(in_host(not_finite)[0], 1.0f);
+}
+
+/// More than one kernel's worth, of sizes and places that are no multiples of a vector.
+TEST_F(OnGpu, PiecesComeToTheirPlaces) {
+    std::vector<float> values = leaf_values(0);
+    std::size_t const sizes[] = {1, 3, 64, 1000, 600};
+    for (std::size_t const shift : {0, 1}) {
+        cuda::DeviceFloats const there = on_device(values);
+        cuda::DeviceFloats const leaf(count);
+        cuda::DeviceFloats const not_finite(1);
+        std::vector<cuda::LeafPiece> pieces;
+        std::size_t end = 0;
+        for (std::size_t i = 0; i < 150; ++i) {
+            pieces.push_back({leaf.data() + end, there.data() + end + shift, sizes[i % 5]});
+            end += sizes[i % 5];
+        }
+        cuda::write_pieces(pieces, not_finite.data(), *stream_);
+        std::vector<float> expected(values.begin() + static_cast<std::ptrdiff_t>(shift),
+                                    values.begin() + static_cast<std::ptrdiff_t>(shift + end));
+        expected.resize(count);
+        expect_bits(in_host(leaf), [&](std::size_t i) { return expected[i]; });
+        EXPECT_EQ(in_host(not_finite)[0], 0.0f);
+    }
+    {
+        cuda::Memory<std::uint16_t, cuda::MemoryKind::device> const halves(count);
+        cuda::DeviceFloats const leaf(count);
+        cuda::DeviceFloats const there = on_device(values);
+        cuda::round_to_bfloat16(halves.data(), there.data(), count, *stream_);
+        cuda::write_pieces(
+            {{leaf.data(), halves.data(), count - 5, cuda::PieceType::bfloat16},
+             {leaf.data() + count - 5, halves.data() + count - 5, 5, cuda::PieceType::bfloat16}},
+            nullptr, *stream_);
+        expect_bits(in_host(leaf),
+                    [&](std::size_t i) { return cuda::float_of_bfloat16(cuda::bfloat16_bits(values[i])); });
+    }
+    values[1003] = INFINITY;
+    cuda::DeviceFloats const there = on_device(values);
+    cuda::DeviceFloats const leaf(count);
+    cuda::DeviceFloats const not_finite(1);
+    cuda::write_pieces({{leaf.data(), there.data(), 1003}}, not_finite.data(), *stream_);
+    EXPECT_EQ(in_host(not_finite)[0], 0.0f);
+    cuda::write_pieces({{leaf.data(), there.data(), 1004}}, not_finite.data(), *stream_);
     EXPECT_EQ(in_host(not_finite)[0], 1.0f);
 }
 
@@ -271,6 +315,22 @@ TEST_F(OnGpu, LowerPrecisionIsNearFp32) {
     EXPECT_LT(tf32.loss, 5e-3);
     EXPECT_LT(tf32.update, bf16.update);
     EXPECT_GT(tf32.update, 0.0) << "nothing was done otherwise";
+}
+
+/// A launch of one rank does without NCCL, so this is all of it that one GPU can show.
+TEST_F(OnGpu, NcclGathersAndAddsInItsOwnMemory) {
+    Communicator const alone;
+    parallel::NcclCommunicator const nccl(alone);
+    parallel::NcclFloats const memory(alone, &nccl, 4096);
+    std::vector<float> const values = leaf_values(0);
+    cuda::copy(memory.data(), values.data(), 4096 * sizeof(float), *stream_);
+    nccl.all_gather(memory.data(), memory.data(), 4096, *stream_);
+    nccl.all_reduce(memory.data(), 4096, *stream_);
+    std::vector<float> found(4096);
+    cuda::copy(found.data(), memory.data(), 4096 * sizeof(float), *stream_);
+    stream_->synchronize();
+    EXPECT_EQ(nccl.trouble(), nullptr);
+    expect_bits(found, [&](std::size_t i) { return values[i]; });
 }
 
 TEST_F(OnGpu, MemoryThatIsFullIsToldWithItsSize) {

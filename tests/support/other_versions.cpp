@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <map>
 #include <string>
 
 namespace {
@@ -24,12 +25,14 @@ extern "C" int MPI_Get_library_version(char* text, int* length) {
     return real(text, length);
 }
 
-namespace at {
+namespace caffe2 {
 
-std::string show_config() {
-    if (is_of("libtorch")) return "PyTorch built with:\n  - Build settings: TORCH_VERSION=99.0, USE_CUDA=0\n";
-    auto const real = reinterpret_cast<std::string (*)()>(dlsym(RTLD_NEXT, "_ZN2at11show_configB5cxx11Ev"));
+std::map<std::string, std::string> const& GetBuildOptions() {
+    static std::map<std::string, std::string> const others{{"TORCH_VERSION", "99.0"}, {"USE_CUDA", "0"}};
+    if (is_of("libtorch")) return others;
+    using Function = std::map<std::string, std::string> const& (*)();
+    auto const real = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "_ZN6caffe215GetBuildOptionsB5cxx11Ev"));
     return real();
 }
 
-}  // namespace at
+}  // namespace caffe2

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device_runtime.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -126,6 +130,50 @@ TEST(DeviceRuntime, WritesAndAddsLeavesUnfused) {
     }
     EXPECT_TRUE(fusing_would_differ);
     EXPECT_EQ(not_finite.data()[0], 0.0f);
+}
+
+TEST(DeviceRuntime, WritesPiecesAndNoticesWhatIsNotFinite) {
+    Stream stream;
+    DeviceFloats from(100), to(100), not_finite(1);
+    for (std::size_t i = 0; i < 100; ++i) from.data()[i] = test::leaf(0, 0, i);
+    write_pieces({{to.data() + 50, from.data(), 9}, {to.data(), from.data() + 20, 3}}, not_finite.data(),
+                 stream);
+    stream.synchronize();
+    for (std::size_t i = 0; i < 9; ++i) EXPECT_TRUE(test::same_bits(to.data()[50 + i], from.data()[i]));
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(test::same_bits(to.data()[i], from.data()[20 + i]));
+    EXPECT_EQ(to.data()[3], 0.0f);
+    EXPECT_EQ(not_finite.data()[0], 0.0f);
+    from.data()[8] = std::numeric_limits<float>::infinity();
+    write_pieces({{to.data(), from.data(), 8}}, not_finite.data(), stream);
+    EXPECT_EQ(not_finite.data()[0], 0.0f);
+    write_pieces({{to.data(), from.data(), 8}, {to.data(), from.data(), 9}}, not_finite.data(), stream);
+    stream.synchronize();
+    EXPECT_EQ(not_finite.data()[0], 1.0f);
+}
+
+TEST(DeviceRuntime, RoundsToBfloat16AndBackWithoutAnotherRounding) {
+    Stream stream;
+    float const nan = std::numeric_limits<float>::quiet_NaN();
+    float const infinity = std::numeric_limits<float>::infinity();
+    std::vector<float> const values{1.0f, 1.00390625f, 1.01171875f, -3.4e38f, 1e-40f, -0.0f, infinity, nan};
+    std::vector<float> const expected{1.0f, 1.0f, 1.015625f, -infinity, 0, -0.0f, infinity, nan};
+    DeviceFloats from(8), to(8), not_finite(1);
+    Memory<std::uint16_t, MemoryKind::device> rounded(8);
+    std::copy(values.begin(), values.end(), from.data());
+    // All bits of a NaN: rounded by adding to them it would become -0.
+    std::uint32_t const all_bits = 0x7fffffff;
+    std::memcpy(from.data() + 7, &all_bits, sizeof all_bits);
+    round_to_bfloat16(rounded.data(), from.data(), 8, stream);
+    write_pieces({{to.data(), rounded.data(), 8, PieceType::bfloat16}}, not_finite.data(), stream);
+    stream.synchronize();
+    for (std::size_t i = 0; i < 7; ++i) {
+        if (i == 4)
+            EXPECT_NEAR(to.data()[i] / values[i], 1, 0.1) << "a bfloat16 with one bit";
+        else
+            EXPECT_TRUE(test::same_bits(to.data()[i], expected[i])) << i;
+    }
+    EXPECT_TRUE(std::isnan(to.data()[7]));
+    EXPECT_EQ(not_finite.data()[0], 1.0f);
 }
 
 TEST(DeviceRuntime, ALeafOfNothingIsPlusZero) {

@@ -55,6 +55,7 @@ TEST_F(EarlyParts, AreWhatTheLeafHoldsInTheEnd) {
     for (float const weight : {0.5f, 0.25f}) {
         exchange_.num_told = 0;
         leaf_.begin({exchange_.buffer(0), weight, GradientWrite::overwrite, &exchange_});
+        leaf_.begin_values();
         write(2, 300 * weight);
         write(1, 200 * weight);
         write(0, 100 * weight);
@@ -75,8 +76,25 @@ TEST_F(EarlyParts, AreWhatTheLeafHoldsInTheEnd) {
     }
 }
 
+TEST_F(EarlyParts, AreTheSameAfterAPassThatWasBrokenOff) {
+    leaf_.begin({exchange_.buffer(0), 1.0f, GradientWrite::overwrite, &exchange_});
+    leaf_.begin_values();
+    write(2, 1000);
+    write(1, 1000);
+    leaf_.begin_values();
+    for (std::size_t tensor : {2u, 1u, 0u}) write(tensor, 100.0f * static_cast<float>(tensor + 1));
+    write_tail();
+    leaf_.end();
+    exchange_.told_in->synchronize();
+    EXPECT_EQ(exchange_.num_told, 2u);
+    EXPECT_EQ(exchange_.copied.data()[0], 100.0f);
+    EXPECT_EQ(exchange_.copied.data()[16], 200.0f);
+    backward_.synchronize();
+}
+
 TEST_F(EarlyParts, DoNotWaitForWhatComesLater) {
     leaf_.begin({exchange_.buffer(0), 1.0f, GradientWrite::overwrite, &exchange_});
+    leaf_.begin_values();
     write(1, 200);
     write(0, 100);
     std::vector<float> const last = counting_from(7, 3);
@@ -95,6 +113,7 @@ TEST_F(EarlyParts, AreAddedToWhatIsThere) {
     std::vector<float> const old = counting_from(1000, layout_.num_floats);
     cuda::copy(exchange_.buffer(0).data(), old.data(), old.size() * sizeof(float), backward_);
     leaf_.begin({exchange_.buffer(0), 1.0f, GradientWrite::add, &exchange_});
+    leaf_.begin_values();
     for (std::size_t tensor : {2u, 1u, 0u}) write(tensor, 100.0f * static_cast<float>(tensor + 1));
     write_tail();
     leaf_.end();
@@ -106,6 +125,7 @@ TEST_F(EarlyParts, AreAddedToWhatIsThere) {
 
 TEST_F(EarlyParts, AreToldOfTheLastLeafOnly) {
     leaf_.begin({exchange_.buffer(0)});
+    leaf_.begin_values();
     for (std::size_t tensor : {2u, 1u, 0u}) write(tensor, 1.0f);
     write_tail();
     leaf_.end();

@@ -6,10 +6,15 @@
 #include <map>
 #include <string>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "data/synthetic_images.hpp"
 #include "model/channels_last.hpp"
+#include "model/resnet_forward.hpp"
 #include "support/random_floats.hpp"
 #include "support/small_training.hpp"
 #include "train/compute_thread.hpp"
@@ -122,6 +127,43 @@ TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
         EXPECT_NEAR(bf16[layout.tail_begin + tail_loss], fp32[layout.tail_begin + tail_loss], 2e-2);
         EXPECT_LT(difference(bf16, fp32), 0.1f);
         EXPECT_GT(difference(bf16, fp32), 1e-4f);
+    }
+}
+
+/// The weights are rounded outside of autograd's sight, and their gradients come as bfloat16.
+TEST(ReplicaOnDevice, Bf16HasTheBitsOfWeightsThatAutogradRounds) {
+    prepare_compute_thread(1);
+    test::SmallNetwork const small(1);
+    model::FlatLayout const& layout = small.network.layout;
+    cuda::Stream const stream;
+    ReplicaBatch const batch = random_batch(8, 1);
+    std::vector<float> gradient(layout.num_floats);
+    Replica(small.network, small.tensors, {.stream = &stream, .precision = Precision::bf16})
+        .train(batch, image_shape, {gradient, 1.0f, GradientWrite::overwrite});
+
+    model::ResNetTensors tensors;
+    for (model::FlatTensor const& place : layout.parameters)
+        tensors.parameters.push_back(
+            at::from_blob(small.tensors.parameters.data() + place.offset, place.shape)
+                .set_requires_grad(true));
+    for (auto const& [statistics, places] :
+         {std::pair(&tensors.running_means, &layout.running_means),
+          std::pair(&tensors.running_variances, &layout.running_variances)})
+        for (model::FlatTensor const& place : *places) statistics->push_back(at::zeros(place.shape));
+    at::Tensor const images_NCHW =
+        at::from_blob(const_cast<float*>(batch.images_NCHW.data()), {8, 3, 32, 32}).to(at::kBFloat16);
+    at::Tensor const labels_N =
+        at::from_blob(const_cast<std::int64_t*>(batch.labels_N.data()), {8}, at::kLong);
+    at::cross_entropy_loss(model::resnet_forward(small.network, tensors, images_NCHW,
+                                                 model::BatchNormMode::batch_statistics, at::kBFloat16),
+                           labels_N)
+        .backward();
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+        model::FlatTensor const& place = layout.parameters[i];
+        std::span<float const> const expected{tensors.parameters[i].grad().const_data_ptr<float>(),
+                                              place.size};
+        EXPECT_TRUE(equal_bytes(std::span(gradient).subspan(place.offset, place.size), expected))
+            << place.name;
     }
 }
 

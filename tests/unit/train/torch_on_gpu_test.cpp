@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "cuda/device_runtime.hpp"
 #include "support/expect_error.hpp"
+#include "train/numeric_fingerprint.hpp"
 
 namespace holdfast::train {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 /// In a CUDA build the library must be found and loaded, with or without a GPU; a build for CPUs may have none.
 TEST(TorchOnGpu, IsLoadedOrRefusedWithTheReason) {
     bool const has_gpu = !cuda::visible_device_uuids().empty();
+    // What a launch asks before must not have switched off LibTorch's part for GPUs.
+    EXPECT_EQ(torch_version_loaded(), torch_version());
     try {
         start_torch_on_gpu(0, parallel::Reduction::exact, Precision::fp32);
         EXPECT_TRUE(has_gpu);
