@@ -45,8 +45,9 @@ GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device
     }
 }
 
-void GradientLeaf::begin(LeafTarget const& target) {
-    target_ = target;
+void GradientLeaf::begin(LeafTarget const& target) { target_ = target; }
+
+void GradientLeaf::begin_values() {
     all_finite_ = true;
     if (!device_.has_device_memory()) return;
     for (EarlyPart& part : early_parts_) part.num_missing = part.num_values;

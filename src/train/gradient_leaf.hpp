@@ -53,6 +53,9 @@ class GradientLeaf {
 
     /// What follows goes there.
     void begin(LeafTarget const& target);
+    /// Before the values. Part of the recorded work: a recording that fails has written some of them, and they
+    /// come again.
+    void begin_values();
     /// At buffer[offset]. `values` is dense float32 on the device.
     void write(at::Tensor const& values, std::size_t offset);
     /// The metrics, after all values. `loss` and `num_correct` are scalars on the device, float32 and int64.

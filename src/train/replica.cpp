@@ -174,16 +174,17 @@ struct Replica::State {
         auto accumulator = torch::autograd::impl::grad_accumulator(training.parameters[index]);
         accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
             [this, index](std::vector<at::Tensor> const& outputs, std::vector<at::Tensor> const&) {
-                at::Tensor& gradient = training.parameters[index].mutable_grad();
+                // Dropped also if writing fails, or the next pass would add to it.
+                at::Tensor const gradient = std::exchange(training.parameters[index].mutable_grad(), {});
                 model::FlatTensor const& place = network.layout.parameters[index];
                 leaf.write(gradient.contiguous(memory_format(place.shape.size(), device)), place.offset);
-                gradient.reset();
                 return outputs;
             }));
         accumulators.push_back(std::move(accumulator));
     }
 
     void forward_and_backward(BatchTensors const& batch) {
+        leaf.begin_values();
         // BatchNorm computes (1 - 1) * old + 1 * batch: an old NaN or infinity would survive the factor 0.
         scratch.zero_();
         at::Tensor const logits_NK =
