@@ -300,6 +300,8 @@ void Event::synchronize() const {
 }
 
 double Event::seconds_since(Event const& earlier) const {
+    earlier.synchronize();
+    synchronize();
     float milliseconds = 0;
     cuda_check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_),
                                     static_cast<cudaEvent_t>(handle_)),

@@ -60,7 +60,7 @@ class Event {
     void make_wait(Stream const& stream) const;  ///< what comes later in `stream` waits for the point
     void synchronize() const;                    ///< the host waits; at once if nothing was recorded
     bool is_reached() const;
-    /// Both were reached and keep their time: by the device's clock. On the host, that of record().
+    /// By the device's clock; on the host, that of record(). Waits for both, which keep their time.
     double seconds_since(Event const& earlier) const;
 
   private:

@@ -138,6 +138,8 @@ void Event::record(Stream const& stream) {
 }
 
 double Event::seconds_since(Event const& earlier) const {
+    earlier.synchronize();
+    synchronize();
     Lock const lock(g_mutex);
     return std::chrono::duration<double>(static_cast<Point*>(handle_)->recorded -
                                          static_cast<Point*>(earlier.handle_)->recorded)

@@ -27,7 +27,7 @@ class DeviceBatch {
         : source_(source), is_there_(&is_there), is_used_(&is_used) {}
 
     explicit operator bool() const { return is_there_ != nullptr; }
-    /// Queues the writing of all images and labels to device memory. Before the next call of BatchLoader::next.
+    /// Queues the writing of all images and labels to device memory. Before the next call of BatchLoader::next or look_ahead.
     void write(cuda::ImageFormat format, void* images, std::int64_t* labels_N,
                cuda::Stream const& stream) const;
 

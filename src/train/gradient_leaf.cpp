@@ -45,12 +45,10 @@ GradientLeaf::GradientLeaf(model::FlatLayout const& layout, ComputeDevice device
     }
 }
 
-void GradientLeaf::begin(LeafTarget const& target) {
-    target_ = target;
-    all_finite_ = true;
-}
+void GradientLeaf::begin(LeafTarget const& target) { target_ = target; }
 
 void GradientLeaf::begin_values() {
+    all_finite_ = true;
     if (!device_.has_device_memory()) return;
     pieces_.clear();
     sources_.clear();

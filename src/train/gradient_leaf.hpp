@@ -54,7 +54,8 @@ class GradientLeaf {
 
     /// What follows goes there.
     void begin(LeafTarget const& target);
-    /// The values of a pass follow. Forgets what a pass that was broken off has left.
+    /// Before the values of a pass, and part of the recorded work: a recording that fails has written some of them, and they come
+    /// again.
     void begin_values();
     /// At buffer[offset]. `values` is dense float32, or on a device bfloat16, and nobody writes to it any more.
     void write(at::Tensor const& values, std::size_t offset);

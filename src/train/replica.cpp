@@ -183,10 +183,10 @@ struct Replica::State {
         auto accumulator = torch::autograd::impl::grad_accumulator(training.parameters[index]);
         accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
             [this, index](std::vector<at::Tensor> const& outputs, std::vector<at::Tensor> const&) {
-                at::Tensor& gradient = training.parameters[index].mutable_grad();
+                // Dropped also if writing fails, or the next pass would add to it.
+                at::Tensor const gradient = std::exchange(training.parameters[index].mutable_grad(), {});
                 model::FlatTensor const& place = network.layout.parameters[index];
                 leaf.write(gradient.contiguous(memory_format(place.shape.size(), device)), place.offset);
-                gradient.reset();
                 return outputs;
             }));
         accumulators.push_back(std::move(accumulator));

@@ -31,6 +31,7 @@ TrainingStep::TrainingStep(model::FlatLayout const& layout, parallel::GradientEx
 StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shape,
                              optim::SgdRates const& rates, bool ask_to_stop, LookAhead const& look_ahead) {
     std::int64_t const step = batch.step;  // the batch is gone after look_ahead
+    if (trouble_ahead_) std::rethrow_exception(std::exchange(trouble_ahead_, nullptr));
     if (!std::exchange(is_ahead_, false)) compute(batch, shape);
     mark(step, exchange_begun);
     if (ask_to_stop) {
@@ -49,10 +50,7 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     }
     mark(step, updated);
     if (look_ahead && queues_work()) {
-        if (data::StepBatch const* const next = look_ahead()) {
-            compute(*next, shape);
-            is_ahead_ = true;
-        }
+        compute_ahead(look_ahead, shape);
         phases_->enter(Phase::exchange, step);
     }
     exchange_.wait();
@@ -70,7 +68,20 @@ StepResult TrainingStep::run(data::StepBatch const& batch, data::ImageShape shap
     return result;
 }
 
+void TrainingStep::compute_ahead(LookAhead const& look_ahead, data::ImageShape shape) {
+    data::StepBatch const* next = nullptr;
+    try {
+        next = look_ahead();
+        if (next == nullptr) return;
+    } catch (...) {
+        trouble_ahead_ = std::current_exception();
+    }
+    is_ahead_ = true;  // in trouble too: other ranks are
+    if (next != nullptr) compute(*next, shape);
+}
+
 void TrainingStep::drop_what_is_ahead() {
+    trouble_ahead_ = nullptr;
     if (!std::exchange(is_ahead_, false)) return;
     exchange_.reduce([](std::size_t, std::span<float const>) {});
     exchange_.wait();

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -41,7 +42,8 @@ class TrainingStep {
 
     /// Collective. Parameters, momentum, statistics and averages are updated on return, on all ranks alike.
     /// So that a device is not idle while the host looks at the result, it is given forward and backward pass of the batch that
-    /// `look_ahead` yields, behind this step; that batch must then be the next that is run.
+    /// `look_ahead` yields, behind this step; that batch must then be the next that is run. What `look_ahead` throws is thrown by
+    /// that next run: this step is done, and may be the last.
     StepResult run(data::StepBatch const& batch, data::ImageShape shape, optim::SgdRates const& rates,
                    bool ask_to_stop, LookAhead const& look_ahead = nullptr);
     /// Whether the next step's passes are queued already. Not after a step with stop_requested.
@@ -69,6 +71,7 @@ class TrainingStep {
 
   private:
     void compute(data::StepBatch const& batch, data::ImageShape shape);
+    void compute_ahead(LookAhead const& look_ahead, data::ImageShape shape);
     /// What was computed ahead is exchanged, because other ranks may have begun to, and nothing comes of it.
     void drop_what_is_ahead();
     /// Whether work is only queued here, so that more can be before it is done.
@@ -87,6 +90,7 @@ class TrainingStep {
     ReplicaSlots& slots_;
     int first_replica_;
     bool is_ahead_ = false;
+    std::exception_ptr trouble_ahead_;  ///< in place of the next step's batch
     PhaseBoard unwatched_;
     PhaseBoard* phases_ = &unwatched_;
 };

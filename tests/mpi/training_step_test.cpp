@@ -92,9 +92,11 @@ TEST(TrainingStep, ChannelsLastOnDevicesIsNotSeenFromOutside) {
     }
 }
 
+enum class Ahead { none, step, trouble_on_last_rank };
+
 /// A stop, for which a step was computed ahead in vain or not, and another step; the state then. In the step ahead the last rank has
-/// no samples, so it exchanges nothing of it before the others do.
-std::string collective_go_on_after_stop(parallel::Communicator const& world, bool looks_ahead) {
+/// no samples, or not even the batch, so it exchanges nothing of it before the others do.
+std::string collective_go_on_after_stop(parallel::Communicator const& world, Ahead looked_at) {
     cuda::Stream const stream;
     Settings settings;
     settings.replicas = world.size();
@@ -115,8 +117,13 @@ std::string collective_go_on_after_stop(parallel::Communicator const& world, boo
         return batch;
     };
     data::StepBatch const ahead = batch_of(1, std::max(1, world.size() - 1));
-    StepResult const stopped = step.run(batch_of(0, world.size()), test::image_shape, {.lr = 0.05f}, true,
-                                        [&] { return looks_ahead ? &ahead : nullptr; });
+    auto const look_ahead = [&] {
+        if (looked_at == Ahead::trouble_on_last_rank && world.rank() == world.size() - 1)
+            fail(ExitCode::do_not_requeue, "damaged");
+        return looked_at == Ahead::none ? nullptr : &ahead;
+    };
+    StepResult const stopped =
+        step.run(batch_of(0, world.size()), test::image_shape, {.lr = 0.05f}, true, look_ahead);
     EXPECT_TRUE(stopped.stop_requested);
     EXPECT_FALSE(step.is_ahead());
     std::string const before = step.state_digests();
@@ -129,7 +136,32 @@ std::string collective_go_on_after_stop(parallel::Communicator const& world, boo
 
 TEST(TrainingStep, AStopDropsWhatWasComputedAhead) {
     parallel::Communicator const world = parallel::Communicator::collective_world();
-    EXPECT_EQ(collective_go_on_after_stop(world, true), collective_go_on_after_stop(world, false));
+    std::string const undisturbed = collective_go_on_after_stop(world, Ahead::none);
+    EXPECT_EQ(collective_go_on_after_stop(world, Ahead::step), undisturbed);
+    EXPECT_EQ(collective_go_on_after_stop(world, Ahead::trouble_on_last_rank), undisturbed);
+}
+
+TEST(TrainingStep, TroubleWithTheNextBatchEndsTheNextStep) {
+    parallel::Communicator const world = parallel::Communicator::collective_world();
+    cuda::Stream const stream;
+    Settings settings;
+    settings.replicas = world.size();
+    settings.threads = 1;
+    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
+    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                          {.stream = &stream});
+    engine.initialize(world, 1);
+    data::StepBatch batch;
+    batch.global_samples = world.size();
+    batch.replicas.push_back(test::random_batch(1, static_cast<std::uint32_t>(world.rank())));
+    auto const run = [&] {
+        return engine.training_step().run(
+            batch, test::image_shape, {.lr = 0.05f}, false,
+            []() -> data::StepBatch const* { fail(ExitCode::do_not_requeue, "damaged"); });
+    };
+    EXPECT_EQ(run().samples, world.size());
+    test::expect_error([&] { run(); }, {"damaged"});
+    world.barrier();
 }
 
 TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {

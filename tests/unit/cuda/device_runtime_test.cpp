@@ -295,6 +295,20 @@ TEST(DeferredHostStreams, DoNothingUntilSomebodyWaits) {
     EXPECT_TRUE(of_nothing.is_reached());
 }
 
+/// A GPU has no time of what it has not reached.
+TEST(DeferredHostStreams, AreWaitedForByWhoAsksForTheTimeBetween) {
+    DeferredHostStreams const deferred;
+    Stream stream;
+    float const one = 1;
+    DeviceFloats memory(1);
+    Event first(EventTime::kept), last(EventTime::kept);
+    first.record(stream);
+    copy(memory.data(), &one, sizeof one, stream);
+    last.record(stream);
+    EXPECT_GE(last.seconds_since(first), 0.0);
+    EXPECT_EQ(memory.data()[0], 1.0f);
+}
+
 TEST(DeferredHostStreams, WaitForOneAnotherOnlyAtEvents) {
     DeferredHostStreams const deferred;
     Stream a, b;
