@@ -154,8 +154,8 @@ struct LeafPiece {
     std::size_t count;
     PieceType type = PieceType::float32;
 };
-/// leaf[i] = source[i], which is exact, for each piece; *not_finite as in write_leaf. Starting a kernel for each of a network's hundred tensors would
-/// take longer than copying them.
+/// leaf[i] = source[i], which is exact, for each piece; *not_finite as in write_leaf. Starting a kernel for each of a network's
+/// hundred tensors would take longer than copying them.
 void write_pieces(std::vector<LeafPiece> const& pieces, float* not_finite, Stream const& stream);
 
 /// rounded[i] = bfloat16_bits(values[i]).
