@@ -42,13 +42,16 @@ if(cudart MATCHES "\\.so\\.([0-9]+)" AND NOT CMAKE_MATCH_1 STREQUAL CUDAToolkit_
     "that LibTorch loads, ${cudart}, could not run its code). Set -DCMAKE_CUDA_COMPILER or -DHOLDFAST_TORCH_ROOT to a pair "
     "of one major version.")
 endif()
-find_path(nvtx_include_dir nvtx3/nvToolsExt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH NO_CACHE)
+# A toolkit that is little more than a compiler has no NVTX; LibTorch's packages then may.
+file(GLOB include_dirs_beside_torch ${nvidia_dir}/*/include)
+find_path(nvtx_include_dir nvtx3/nvToolsExt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} ${include_dirs_beside_torch}
+  NO_DEFAULT_PATH NO_CACHE)
 if(NOT nvtx_include_dir)
   message(FATAL_ERROR "HOLDFAST_WITH_CUDA=ON needs NVTX's headers (no nvtx3/nvToolsExt.h in ${CUDAToolkit_INCLUDE_DIRS}; profilers "
     "see the phases of a step by them). They are a part of the CUDA toolkit: install the package cuda-nvtx-X-Y of its version.")
 endif()
 add_library(holdfast_cuda_runtime INTERFACE)
-target_include_directories(holdfast_cuda_runtime SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+target_include_directories(holdfast_cuda_runtime SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${nvtx_include_dir})
 target_link_libraries(holdfast_cuda_runtime INTERFACE ${cudart} holdfast_cuda_flag)
 
 set(HOLDFAST_NCCL_ROOT "" CACHE PATH "NCCL: the folder with include/nccl.h and lib/libnccl.so; empty: the one beside LibTorch")

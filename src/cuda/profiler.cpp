@@ -2,7 +2,10 @@
 #include "cuda/profiler.hpp"
 
 #ifdef HOLDFAST_WITH_CUDA
+#if __has_include(<cuda_profiler_api.h>)  // a package of its own
 #include <cuda_profiler_api.h>
+#define HOLDFAST_CAN_START_PROFILERS
+#endif
 #include <nvtx3/nvToolsExt.h>
 #endif
 
@@ -33,8 +36,16 @@ void begin_range(char const* name, std::int64_t number) {
 void end_range() { nvtxDomainRangePop(domain()); }
 
 // A profiler that cannot be started is no reason to stop a training.
-void start_profiler() { cudaProfilerStart(); }
-void stop_profiler() { cudaProfilerStop(); }
+void start_profiler() {
+#ifdef HOLDFAST_CAN_START_PROFILERS
+    cudaProfilerStart();
+#endif
+}
+void stop_profiler() {
+#ifdef HOLDFAST_CAN_START_PROFILERS
+    cudaProfilerStop();
+#endif
+}
 
 #else
 

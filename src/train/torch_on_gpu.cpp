@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/torch_on_gpu.hpp"
 
+#include <climits>
 #include <cstdlib>
 #include <dlfcn.h>
 
@@ -48,10 +49,13 @@ void set_arithmetic(parallel::Reduction reduction, Precision precision) {
 }  // namespace
 
 std::filesystem::path torch_library_folder() {
-    Dl_info found{};
-    require(dladdr(&at::globalContext(), &found) != 0 && found.dli_fname != nullptr, ExitCode::internal_error,
+    // Not by the address of a function, which in a program that is not position-independent lies in the program itself.
+    void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    char folder[PATH_MAX] = {};
+    require(library != nullptr && dlinfo(library, RTLD_DI_ORIGIN, folder) == 0, ExitCode::internal_error,
             "libtorch_cpu.so is not among the loaded libraries");
-    return std::filesystem::path(found.dli_fname).parent_path();
+    dlclose(library);
+    return folder;
 }
 
 void start_torch_on_gpu(int gpu, parallel::Reduction reduction, Precision precision) {
