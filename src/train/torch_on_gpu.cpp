@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/torch_on_gpu.hpp"
 
-#include <climits>
 #include <cstdlib>
 #include <dlfcn.h>
 
@@ -10,6 +9,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <climits>
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
 #include <c10/core/CachingDeviceAllocator.h>
