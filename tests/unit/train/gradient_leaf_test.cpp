@@ -3,6 +3,7 @@
 #include "train/gradient_leaf.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -113,7 +114,7 @@ TEST_F(EarlyParts, AreOfTheLastTimeIfValuesComeAgain) {
     for (std::size_t num_written : {1u, 2u, 3u}) {
         exchange_.num_told = 0;
         begin({exchange_.buffer(0), 1.0f, GradientWrite::overwrite, &exchange_});
-        for (std::size_t tensor = 3; tensor > 3 - num_written;) write(--tensor, -1.0f);
+        for (std::size_t tensor = 3; tensor > 3 - num_written;) write(--tensor, std::nanf(""));
         leaf_.begin_values();
         for (std::size_t tensor : {2u, 1u, 0u}) write(tensor, 100.0f * static_cast<float>(num_written));
         write_tail();
@@ -122,6 +123,7 @@ TEST_F(EarlyParts, AreOfTheLastTimeIfValuesComeAgain) {
         EXPECT_EQ(exchange_.copied.data()[0], 100.0f * static_cast<float>(num_written));
         EXPECT_EQ(exchange_.copied.data()[16], 100.0f * static_cast<float>(num_written));
         backward_.synchronize();
+        EXPECT_EQ(exchange_.buffer(0)[layout_.tail_begin + tail_not_finite], 0.0f) << num_written;
     }
 }
 
