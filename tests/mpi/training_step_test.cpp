@@ -102,7 +102,7 @@ std::string collective_go_on_after_stop(parallel::Communicator const& world, Ahe
     settings.replicas = world.size();
     settings.threads = 1;
     std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    TrainingEngine engine(world, settings, {18, 64, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+    TrainingEngine engine(world, settings, {18, 52, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
                           {.stream = &stream});
     EXPECT_EQ(engine.exchange().early_parts().empty(), world.size() == 1);
     engine.initialize(world, 1);
