@@ -19,12 +19,18 @@ namespace {
 
 constexpr std::int64_t samples_of_a_replica = 2;
 
-StepResult collective_step(parallel::Communicator const& world, int spoilt_replica, float value) {
+/// One replica per rank.
+TrainingEngine collective_make_engine(parallel::Communicator const& world, int width, ComputeDevice device) {
     Settings settings;
     settings.replicas = world.size();
     settings.threads = 1;
     std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()));
+    return TrainingEngine(world, settings, {18, width, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
+                          device);
+}
+
+StepResult collective_step(parallel::Communicator const& world, int spoilt_replica, float value) {
+    TrainingEngine engine = collective_make_engine(world, 4, {});
     engine.initialize(world, 1);
     data::StepBatch batch;
     batch.global_samples = samples_of_a_replica * world.size();
@@ -51,12 +57,7 @@ TEST(TrainingStep, WhatIsNotFiniteOnOneRankIsSeenByAll) {
 /// Steps on devices of that layout; the state that then lies in host memory, and the losses.
 std::vector<float> collective_train(parallel::Communicator const& world, Layout layout, int num_steps) {
     cuda::Stream const stream;
-    Settings settings;
-    settings.replicas = world.size();
-    settings.threads = 1;
-    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
-                          {.stream = &stream, .layout = layout});
+    TrainingEngine engine = collective_make_engine(world, 4, {.stream = &stream, .layout = layout});
     engine.initialize(world, 1);
     world.barrier();
     if (world.rank() == 0)
@@ -98,12 +99,7 @@ enum class Ahead { none, step, trouble_on_last_rank };
 /// no samples, or not even the batch, so it exchanges nothing of it before the others do.
 std::string collective_go_on_after_stop(parallel::Communicator const& world, Ahead looked_at) {
     cuda::Stream const stream;
-    Settings settings;
-    settings.replicas = world.size();
-    settings.threads = 1;
-    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    TrainingEngine engine(world, settings, {18, 52, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
-                          {.stream = &stream});
+    TrainingEngine engine = collective_make_engine(world, 52, {.stream = &stream});
     EXPECT_EQ(engine.exchange().early_parts().empty(), world.size() == 1);
     engine.initialize(world, 1);
     TrainingStep& step = engine.training_step();
@@ -144,12 +140,7 @@ TEST(TrainingStep, AStopDropsWhatWasComputedAhead) {
 TEST(TrainingStep, TroubleWithTheNextBatchEndsTheNextStep) {
     parallel::Communicator const world = parallel::Communicator::collective_world();
     cuda::Stream const stream;
-    Settings settings;
-    settings.replicas = world.size();
-    settings.threads = 1;
-    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    TrainingEngine engine(world, settings, {18, 4, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
-                          {.stream = &stream});
+    TrainingEngine engine = collective_make_engine(world, 4, {.stream = &stream});
     engine.initialize(world, 1);
     data::StepBatch batch;
     batch.global_samples = world.size();
@@ -169,16 +160,8 @@ TEST(TrainingStep, DeviceMemoryThatIsFullOnOneRankEndsAll) {
     std::optional<cuda::LimitedHostMemory> limit;
     if (world.rank() == world.size() - 1) limit.emplace(1'000'000);
     cuda::Stream const stream;
-    Settings settings;
-    settings.replicas = world.size();
-    settings.threads = 1;
-    std::vector<int> const hosts(static_cast<std::size_t>(world.size()), 0);
-    test::expect_error(
-        [&] {
-            TrainingEngine(world, settings, {18, 16, 10, 3}, test::launch_table_of(hosts, 1, world.size()),
-                           {.stream = &stream});
-        },
-        {"of its 0.001 GB are free", "--batch-size"});
+    test::expect_error([&] { collective_make_engine(world, 16, {.stream = &stream}); },
+                       {"of its 0.001 GB are free", "--batch-size"});
 }
 
 }  // namespace
