@@ -62,8 +62,14 @@ __device__ bool is_multiple(void const* address, std::size_t unit) {
     return reinterpret_cast<std::size_t>(address) % unit == 0;
 }
 
-/// Four numbers a thread and access, where they lie so: of single ones too few are under way to keep the memory busy.
-__device__ std::size_t num_fours(std::size_t count, bool is_aligned) { return is_aligned ? count / 4 : 0; }
+/// `four(i)` for the elements 4 i to 4 i + 3, where they lie so, `one(i)` for the rest: of single ones too few are under way to keep
+/// the memory busy.
+template <typename Four, typename One>
+__device__ void by_fours(std::size_t count, bool is_aligned, Four four, One one) {
+    std::size_t const fours = is_aligned ? count / 4 : 0;
+    for (std::size_t i = first_element(); i < fours; i += element_stride()) four(i);
+    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride()) one(i);
+}
 
 __device__ bool are_finite(float4 const& values) {
     return isfinite(values.x) && isfinite(values.y) && isfinite(values.z) && isfinite(values.w);
@@ -71,10 +77,8 @@ __device__ bool are_finite(float4 const& values) {
 
 __global__ void leaf_kernel(float* leaf, float const* source, std::size_t count, float scale, LeafWrite write,
                             float* not_finite) {
-    std::size_t const fours =
-        num_fours(count, is_multiple(leaf, sizeof(float4)) && is_multiple(source, sizeof(float4)));
     bool is_finite = true;
-    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+    auto const four = [&](std::size_t i) {
         float4 const values =
             source != nullptr ? reinterpret_cast<float4 const*>(source)[i] : make_float4(0, 0, 0, 0);
         is_finite = is_finite && are_finite(values);
@@ -86,13 +90,14 @@ __global__ void leaf_kernel(float* leaf, float const* source, std::size_t count,
                                  __fadd_rn(old.z, result.z), __fadd_rn(old.w, result.w));
         }
         reinterpret_cast<float4*>(leaf)[i] = result;
-    }
-    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride()) {
+    };
+    auto const one = [&](std::size_t i) {
         float const value = source != nullptr ? source[i] : 0.0f;
         is_finite = is_finite && isfinite(value);
         float const scaled = __fmul_rn(scale, value);
         leaf[i] = write == LeafWrite::add ? __fadd_rn(leaf[i], scaled) : scaled;
-    }
+    };
+    by_fours(count, is_multiple(leaf, sizeof(float4)) && is_multiple(source, sizeof(float4)), four, one);
     if (!is_finite && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
 }
 
@@ -130,31 +135,29 @@ __global__ void pieces_kernel(__grid_constant__ PieceArguments const arguments, 
     bool const is_aligned =
         is_multiple(piece.leaf, sizeof(float4)) &&
         is_multiple(piece.source, piece.type == PieceType::float32 ? sizeof(float4) : sizeof(ushort4));
-    std::size_t const fours = num_fours(piece.count, is_aligned);
     bool is_finite = true;
-    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+    auto const four = [&](std::size_t i) {
         float4 const values = four_values(piece, i);
         is_finite = is_finite && are_finite(values);
         reinterpret_cast<float4*>(piece.leaf)[i] = values;
-    }
-    for (std::size_t i = 4 * fours + first_element(); i < piece.count; i += element_stride()) {
+    };
+    auto const one = [&](std::size_t i) {
         float const value = one_value(piece, i);
         is_finite = is_finite && isfinite(value);
         piece.leaf[i] = value;
-    }
+    };
+    by_fours(piece.count, is_aligned, four, one);
     if (!is_finite && not_finite != nullptr) *not_finite = 1.0f;  // whoever comes last: the same 1
 }
 
 __global__ void round_kernel(std::uint16_t* rounded, float const* values, std::size_t count) {
-    std::size_t const fours =
-        num_fours(count, is_multiple(rounded, sizeof(ushort4)) && is_multiple(values, sizeof(float4)));
-    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
-        float4 const four = reinterpret_cast<float4 const*>(values)[i];
-        reinterpret_cast<ushort4*>(rounded)[i] = make_ushort4(bfloat16_bits(four.x), bfloat16_bits(four.y),
-                                                              bfloat16_bits(four.z), bfloat16_bits(four.w));
-    }
-    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride())
-        rounded[i] = bfloat16_bits(values[i]);
+    auto const four = [&](std::size_t i) {
+        float4 const exact = reinterpret_cast<float4 const*>(values)[i];
+        reinterpret_cast<ushort4*>(rounded)[i] = make_ushort4(bfloat16_bits(exact.x), bfloat16_bits(exact.y),
+                                                              bfloat16_bits(exact.z), bfloat16_bits(exact.w));
+    };
+    by_fours(count, is_multiple(rounded, sizeof(ushort4)) && is_multiple(values, sizeof(float4)), four,
+             [&](std::size_t i) { rounded[i] = bfloat16_bits(values[i]); });
 }
 
 __global__ void running_mean_kernel(float* running, float const* batch, std::size_t count) {
@@ -171,11 +174,10 @@ __device__ float4& four_of(float* values, std::size_t i) { return reinterpret_ca
 
 __global__ void sgd_kernel(SgdTensors const tensors, float const* gradient, std::size_t count,
                            std::size_t num_decaying, SgdRates const rates) {
-    std::size_t const fours = num_fours(count, is_multiple(tensors.parameters, sizeof(float4)) &&
-                                                   is_multiple(tensors.momentum, sizeof(float4)) &&
-                                                   is_multiple(tensors.average, sizeof(float4)) &&
-                                                   is_multiple(gradient, sizeof(float4)));
-    for (std::size_t i = first_element(); i < fours; i += element_stride()) {
+    bool const is_aligned =
+        is_multiple(tensors.parameters, sizeof(float4)) && is_multiple(tensors.momentum, sizeof(float4)) &&
+        is_multiple(tensors.average, sizeof(float4)) && is_multiple(gradient, sizeof(float4));
+    auto const four = [&](std::size_t i) {
         float4 parameters = four_of(tensors.parameters, i);
         float4 velocities = four_of(tensors.momentum, i);
         float4 const slopes = reinterpret_cast<float4 const*>(gradient)[i];
@@ -188,16 +190,16 @@ __global__ void sgd_kernel(SgdTensors const tensors, float const* gradient, std:
         sgd_update(parameters.w, velocities.w, slopes.w, decays(3), rates);
         four_of(tensors.parameters, i) = parameters;
         four_of(tensors.momentum, i) = velocities;
-        if (tensors.average == nullptr) continue;
+        if (tensors.average == nullptr) return;
         float4 average = four_of(tensors.average, i);
         average.x = moved_average(average.x, parameters.x, rates.average_weight);
         average.y = moved_average(average.y, parameters.y, rates.average_weight);
         average.z = moved_average(average.z, parameters.z, rates.average_weight);
         average.w = moved_average(average.w, parameters.w, rates.average_weight);
         four_of(tensors.average, i) = average;
-    }
-    for (std::size_t i = 4 * fours + first_element(); i < count; i += element_stride())
-        sgd_update_element(tensors, gradient, i, num_decaying, rates);
+    };
+    by_fours(count, is_aligned, four,
+             [&](std::size_t i) { sgd_update_element(tensors, gradient, i, num_decaying, rates); });
 }
 
 __global__ void average_kernel(float* average, float const* values, std::size_t count, float weight) {
