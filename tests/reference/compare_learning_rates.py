@@ -53,9 +53,7 @@ def our_rates(holdfast, folder: Path, run: Path, **flags) -> list[float]:
     holdfast.train(
         data=folder / "data",
         run=run,
-        model="resnet18",
-        width=1,
-        threads=1,
+        **holdfast_program.SMALLEST_NETWORK,
         epochs=NUM_EPOCHS,
         limit_train=8,
         limit_test=2,

@@ -68,9 +68,7 @@ def run_and_compare(holdfast, folder: Path, tail: str, size: int, seed: int) -> 
     holdfast.train(
         data=folder / "data",
         run=run,
-        model="resnet18",
-        width=1,
-        threads=1,
+        **holdfast_program.SMALLEST_NETWORK,
         lr=1e-3,
         replicas=NUM_REPLICAS,
         batch_size=BATCH_SIZE,

@@ -83,13 +83,18 @@ float difference(std::span<float const> a, std::span<float const> b) {
     return most_apart / largest;
 }
 
-/// What a device with channels last has in its gradient buffer is the same gradient, in its order.
-TEST(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
-    prepare_compute_thread(1);
-    test::SmallNetwork const small(1);
+class ReplicaOnDevice : public testing::Test {
+  protected:
+    ReplicaOnDevice() { prepare_compute_thread(1); }
+
+    test::SmallNetwork const small{1};
     model::FlatLayout const& layout = small.network.layout;
     cuda::Stream const stream;
     ReplicaBatch const batch = random_batch(8, 1);
+};
+
+/// What a device with channels last has in its gradient buffer is the same gradient, in its order.
+TEST_F(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
     std::vector<float> expected(layout.num_floats);
     Replica(small.network, small.tensors, {.stream = &stream})
         .train(batch, image_shape, {expected, 1.0f, GradientWrite::overwrite});
@@ -109,12 +114,7 @@ TEST(ReplicaOnDevice, ChannelsLastIsAnOrderAndNothingElse) {
                 Replica(small.network, small.tensors).evaluate(batch, image_shape).loss, 1e-4);
 }
 
-TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
-    prepare_compute_thread(1);
-    test::SmallNetwork const small(1);
-    model::FlatLayout const& layout = small.network.layout;
-    cuda::Stream const stream;
-    ReplicaBatch const batch = random_batch(8, 1);
+TEST_F(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
     std::vector<float> fp32(layout.num_floats);
     std::vector<float> bf16(layout.num_floats);
     for (Layout const order : {Layout::nchw, Layout::nhwc}) {
@@ -131,12 +131,7 @@ TEST(ReplicaOnDevice, Bf16IsNearFp32AndIsNotFp32) {
 }
 
 /// The weights are rounded outside of autograd's sight, and their gradients come as bfloat16.
-TEST(ReplicaOnDevice, Bf16HasTheBitsOfWeightsThatAutogradRounds) {
-    prepare_compute_thread(1);
-    test::SmallNetwork const small(1);
-    model::FlatLayout const& layout = small.network.layout;
-    cuda::Stream const stream;
-    ReplicaBatch const batch = random_batch(8, 1);
+TEST_F(ReplicaOnDevice, Bf16HasTheBitsOfWeightsThatAutogradRounds) {
     std::vector<float> gradient(layout.num_floats);
     Replica(small.network, small.tensors, {.stream = &stream, .precision = Precision::bf16})
         .train(batch, image_shape, {gradient, 1.0f, GradientWrite::overwrite});
@@ -168,10 +163,7 @@ TEST(ReplicaOnDevice, Bf16HasTheBitsOfWeightsThatAutogradRounds) {
 }
 
 /// In each order and type: what the device computes of the pixels is what it would be given of them.
-TEST(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
-    prepare_compute_thread(1);
-    test::SmallNetwork const small(1);
-    cuda::Stream const stream;
+TEST_F(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
     data::TrainAndTest const sets = data::synthetic_datasets(20);
     data::LoaderPlan const plan{
         .batch_size = 8, .end_step = 1, .augmentation = data::Augmentation::crop_flip};
@@ -180,15 +172,15 @@ TEST(ReplicaOnDevice, ComputesItsInputAsTheLoaderDoes) {
     data::BatchLoader of_host(*sets.train, data::cifar10_normalization(), plan);
     ReplicaBatch const& pixels = of_device.next().replicas.front();
     ReplicaBatch const& values = of_host.next().replicas.front();
-    for (Layout const layout : {Layout::nchw, Layout::nhwc})
+    for (Layout const order : {Layout::nchw, Layout::nhwc})
         for (Precision const precision : {Precision::fp32, Precision::bf16}) {
-            ComputeDevice const device{.stream = &stream, .precision = precision, .layout = layout};
+            ComputeDevice const device{.stream = &stream, .precision = precision, .layout = order};
             std::vector<std::vector<float>> gradients;
-            for (ReplicaBatch const* const batch : {&pixels, &values}) {
+            for (ReplicaBatch const* const given : {&pixels, &values}) {
                 gradients.emplace_back(small.network.layout.num_floats);
                 Replica replica(small.network, small.tensors, device);
-                replica.train(*batch, image_shape, {gradients.back(), 1.0f, GradientWrite::overwrite});
-                EXPECT_EQ(replica.evaluate(*batch, image_shape).count, 8);
+                replica.train(*given, image_shape, {gradients.back(), 1.0f, GradientWrite::overwrite});
+                EXPECT_EQ(replica.evaluate(*given, image_shape).count, 8);
             }
             EXPECT_TRUE(equal_bytes(gradients[0], gradients[1]));
         }
